@@ -93,7 +93,8 @@ class Beginning:
 
 def sink_of(table: CatalogTable) -> SinkOfPlan:
     """Return where rows go that are written into a table."""
-    return SinkOfPlan(identity_of_table(table.connector, table.statement.name), f"table {table.statement.name}")
+    name, own = table.statement.name, table.connector
+    return SinkOfPlan(identity_of_table(own, name), f"table {name}", own.known_as)
 
 
 def beginning_of(

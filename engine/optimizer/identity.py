@@ -180,6 +180,7 @@ def _digest(*what: Any) -> str:
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_TEXT = str(str)
 
 
 def stable_text(value: Any, columns: Mapping[str, str]) -> Any:
@@ -221,6 +222,8 @@ def _canonical(structure: Any, columns: Mapping[str, str]) -> str:
     """
     if not isinstance(structure, tuple):
         return _ADDRESS.sub("", structure) if isinstance(structure, str) else repr(structure)
+    if structure[:1] == ("lit",) or (len(structure) == 3 and structure[1] == _TEXT):
+        return _digest(structure)  # a text of the program, whatever it looks like
     if len(structure) == 2 and structure[0] == "col":
         return columns.get(structure[1], f"?{structure[1]}")
     if structure[:1] == ("alias",):
@@ -276,25 +279,23 @@ class _Finder:
         assert node.schema is not None
         own = identity_of_table(node.table, node.name)
         # Rows in columns are read as far as somebody reads them: that makes no other columns.
-        columns = {
-            one.name: _digest(own, one.name, "row" if pa.types.is_struct(one.type) else str(one.type))
-            for one in node.schema
-        }
-        self.labels |= {digest: name for name, digest in columns.items()}
+        kinds = {one.name: "row" if pa.types.is_struct(one.type) else str(one.type) for one in node.schema}
+        columns = {name: _digest(own, node.table.known_as(name), kind) for name, kind in kinds.items()}
+        self.labels |= {digest: node.table.known_as(name) for name, digest in columns.items()}
         return Identity(own, frozenset(), columns, Keeps("source", own, own, node.name))
 
     def values(self, node: TableSource) -> Identity:
         kinds = [str(column.type) for column in node.table.columns]
-        own = _digest("values", node.table.num_rows, node.table.slice(0, _MOST_VALUES).to_pydict().values(), kinds)
+        own = _digest("values", node.table.to_pydict().values(), kinds)
         columns = {name: _digest(own, i) for i, name in enumerate(node.table.column_names)}
         return Identity(own, frozenset(), columns, Keeps("source", own, own, node.name))
 
     def event_time(self, node: EventTime) -> Identity:
+        """Where it is of the source, that keeps it; what it is is said here all the same."""
         below = self._of(node)
-        if node.is_of_source:
-            return dataclasses.replace(below, keeps=None)
         own = _digest("event time", below.base, below.columns[node.column])
-        return dataclasses.replace(below, keeps=Keeps("watermark", own, own, node.name))
+        late = Part(_digest("delay", node.delay_ms), f"a watermark {node.delay_ms} ms behind", ())
+        return dataclasses.replace(below, keeps=Keeps("watermark", own, own, node.name, parts={late.digest: late}))
 
     def processing_time(self, node: ProcessingTime) -> Identity:
         below = self._of(node)
@@ -497,9 +498,6 @@ class _Finder:
     def stored_name(self, digest: str) -> str:
         """The name under which a part is kept."""
         return self._stored(digest)
-
-
-_MOST_VALUES = 1_000
 
 
 def _add(parts: dict[str, Part], part: Part) -> str:

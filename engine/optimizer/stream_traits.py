@@ -27,6 +27,7 @@ from .rewriting import once_per_node
 
 __all__ = [
     "columns_above",
+    "drops_late_rows",
     "event_times",
     "has_event_time",
     "is_timed",
@@ -70,6 +71,12 @@ def takes_back(node: Node) -> bool:
 def _keeps_first_to_come(node: TopN) -> bool:
     """Whether its rows never change: the first to arrive of rows that only come."""
     return not node.orders and not node.latest_first and not takes_back(node.inputs[0])
+
+
+def drops_late_rows(node: Node) -> bool:
+    """Whether rows that the watermark has passed are not counted."""
+    is_over = isinstance(node, OverGroups) and is_timed(node)
+    return is_over or isinstance(node, (WindowAggregation, IntervalJoin, TemporalJoin))
 
 
 def is_timed(node: OverGroups) -> bool:

@@ -26,7 +26,7 @@ from ..plan.plan import Node, walk
 from ..plan.table_nodes import LookupJoin
 from .identity import Identity, Keeps, Part, identities_of
 from .stored_plan import StoredOperator, StoredPart, StoredPlan
-from .stream_traits import takes_back
+from .stream_traits import drops_late_rows, takes_back
 
 __all__ = ["Consent", "Planned", "SinkOfPlan", "Upgrade", "Verdict", "planned"]
 
@@ -53,7 +53,7 @@ class Consent(str, Enum):
     PARTIAL = "partial"
     """Something has only seen the rows since the savepoint."""
     OLD_FILTER = "old-filter"
-    """Groups go on with what they have counted under other conditions."""
+    """Groups go on with what they have counted under other conditions, or another watermark."""
     LOST = "lost"
     """State is left behind."""
 
@@ -65,10 +65,12 @@ class SinkOfPlan:
     Attributes:
         identity: What the table is.
         title: For people.
+        known_as: What its columns are called where they are written; None if that is their order.
     """
 
     identity: str
     title: str
+    known_as: Callable[[str], str] | None = None
 
 
 @dataclass
@@ -173,6 +175,8 @@ class _Planner:
         self._nodes = _read_as_streams(roots)
         # Operators that go on with what was counted under other conditions.
         self._relatives: set[str] = set()
+        # Operators and sinks that get all rows of something that is made anew, and so cannot keep what they have of it.
+        self._fed_anew: set[int] = set()
         self._identities, self._stored_name, self._matches = self._matched()
         self._operators = [self._operator(node) for node in self._nodes if self._identities[node].keeps is not None]
         self._by_node = {one.node: one for one in self._operators if one.node is not None}
@@ -222,7 +226,7 @@ class _Planner:
         identity = self._identities[root]
         own = Planned(None, "", "sink", sink.title)
         own.parts = {
-            _of_sink(root, identity): StoredPart("rows", "the rows that are written"),
+            _of_sink(root, identity, sink): StoredPart("rows", "the rows that are written"),
             f"table {sink.identity}": StoredPart("table", "the table"),
         }
         taken = {one.stored.uid for one in self._ends if one.stored is not None}
@@ -238,17 +242,40 @@ class _Planner:
 
     def upgrade(self, statements: tuple[str, ...]) -> Upgrade:
         if self._stored is not None:
-            self._find_replays()
-            for one in self._operators:
-                self._judge(one)
+            while self._judge_all():
+                pass
             self._refuse_unlike_sources()
-            for root, end in zip(self._roots, self._ends, strict=True):
-                self._judge_end(root, end)
         generation = self._name_all()
         lost = list(self._lost())
         operators = (*self._operators, *self._ends)
         plan = StoredPlan(statements, tuple(map(self._to_store, operators)), generation)
         return Upgrade((*operators, *lost), self._identities, plan)
+
+    def _judge_all(self) -> bool:
+        """Say of all what becomes of them; returns whether it has to be said anew.
+
+        What is made anew gives all its rows as if they had just come. Who has kept rows of it would have them twice,
+        and is made anew, too.
+        """
+        for one in (*self._operators, *self._ends):
+            one.verdict, one.details, one.asks, one.is_impossible = Verdict.NEW, [], set(), False
+        self._find_replays()
+        for one in self._operators:
+            self._judge(one)
+        for root, end in zip(self._roots, self._ends, strict=True):
+            self._judge_end(root, end)
+        below = [(one, one.node.inputs) for one in self._operators if one.node is not None]
+        below += [(end, (root,)) for root, end in zip(self._roots, self._ends, strict=True)]
+        twice = {
+            id(one)
+            for one, nodes in below
+            if one.kind != "watermark" and self._goes_on(one) and self._is_rebuilt_below(nodes)
+        }
+        self._fed_anew |= twice
+        return bool(twice)
+
+    def _is_rebuilt_below(self, nodes: Iterable[Node]) -> bool:
+        return any(self._by_node[node].verdict is Verdict.REBUILD for node in self._sources_of(nodes))
 
     def _missing(self, one: Planned) -> list[Part]:
         """The parts that are not there."""
@@ -257,13 +284,20 @@ class _Planner:
         return [part for digest, part in one.keeps.parts.items() if digest not in one.stored.parts]
 
     def _goes_on(self, one: Planned) -> bool:
-        """Whether it has all that it keeps."""
+        """Whether it has all that it keeps, and gets none of it once more."""
+        if id(one) in self._fed_anew:
+            return False
         if one.kind == "sink":
             return one.stored is not None and set(one.parts) <= set(one.stored.parts)
         return one.stored is not None and not self._missing(one)
 
     def _can_extend(self, one: Planned) -> bool:
-        return one.kind == "aggregate" and one.stored is not None and not takes_back(_input(one))
+        return (
+            one.kind == "aggregate"
+            and one.stored is not None
+            and id(one) not in self._fed_anew
+            and not takes_back(_input(one))
+        )
 
     def _find_replays(self) -> None:
         """An operator gives all its rows once more if all who read it want them."""
@@ -274,7 +308,9 @@ class _Planner:
                     readers.setdefault(below, []).append(not self._goes_on(one))
         for root, end in zip(self._roots, self._ends, strict=True):
             for below in self._sources_of((root,)):
-                readers.setdefault(below, []).append(takes_back(root) and not self._goes_on(end))
+                # A table that keeps all rows that come would have those of before twice.
+                takes_all = takes_back(root) or end.stored is None
+                readers.setdefault(below, []).append(takes_all and not self._goes_on(end))
         for node, wants in readers.items():
             one = self._by_node[node]
             is_there = self._goes_on(one) or self._can_extend(one)
@@ -323,6 +359,12 @@ class _Planner:
             gone = [part.text for digest, part in one.stored.parts.items() if digest not in one.keeps.parts]
             if gone:
                 one.details.append(f"forgets {_list(gone)}")
+        elif one.kind == "watermark" and one.stored is not None:
+            one.verdict = Verdict.EXTEND
+            one.details.append(f"was {_list(part.text for part in one.stored.parts.values())}")
+            if any(one.node in walk(node) for node in self._nodes if drops_late_rows(node)):
+                one.asks.add(Consent.OLD_FILTER)
+                one.details.append("which rows were late it has said until the savepoint")
         elif one.kind in _WITHOUT_ROWS:
             one.verdict = Verdict.NEW
             one.details.append("begins at its beginning" if one.kind == "source" else "begins anew")
@@ -385,9 +427,9 @@ class _Planner:
             one.details.append("its input would take back rows that it has not been given")
         if was is not None:
             one.asks.add(Consent.LOST)
-            one.details.append(
-                f"what it has kept is lost, as it lacks {_list(part.text for part in self._missing(one))}"
-            )
+            lacks = _list(part.text for part in self._missing(one))
+            why = f"it lacks {lacks}" if lacks else "rows of it come once more"
+            one.details.append(f"what it has kept is lost, as {why}")
 
     def _begins(self, nodes: Iterable[Node]) -> bool:
         """Whether what comes from below never takes back a row that has not come from there."""
@@ -403,16 +445,16 @@ class _Planner:
             end.verdict = Verdict.PARTIAL
             end.asks.add(Consent.PARTIAL)
             end.details.append("gets changes from the savepoint on, of rows too that it has not been given")
-        elif takes_back(root) and self._gives_all((root,)):
-            end.verdict = Verdict.REBUILD
-            end.details.append("all rows are written anew")
+        elif self._gives_all((root,)):
+            end.verdict = Verdict.NEW if end.stored is None and not takes_back(root) else Verdict.REBUILD
+            end.details.append("all rows are written anew" if takes_back(root) else "all rows are written")
             if end.stored is not None:
                 end.details.append("rows that the old query has written and this one has not stay")
         else:
-            end.verdict = Verdict.NEW if end.stored is None else Verdict.REUSE
-            end.details.append(
-                "all rows are written" if self._gives_all((root,)) else "gets rows from the savepoint on"
-            )
+            end.verdict = Verdict.PARTIAL
+            end.asks.add(Consent.PARTIAL)
+            behind = "" if end.stored is None else ", behind those of the old query"
+            end.details.append(f"gets rows from the savepoint on{behind}")
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -507,9 +549,13 @@ def _input(one: Planned) -> Node:
     return one.node.inputs[0]
 
 
-def _of_sink(root: Node, identity: Identity) -> str:
+def _of_sink(root: Node, identity: Identity, sink: SinkOfPlan) -> str:
     assert root.schema is not None
-    return " ".join(["rows", identity.rows, *(identity.columns[name] for name in root.schema.names)])
+    columns = [identity.columns[name] for name in root.schema.names]
+    if sink.known_as is not None:
+        names = map(sink.known_as, root.schema.names)
+        columns = sorted(f"{name}={column}" for name, column in zip(names, columns, strict=True))
+    return " ".join(["rows", identity.rows, *columns])
 
 
 def _free(uid: str, taken: set[str]) -> str:

@@ -54,6 +54,7 @@ def main() -> int:
     """Run the queries that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first query")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--only", type=int, help="the number of one query")
     parser.add_argument("--flink", metavar="PYTHON")
@@ -62,7 +63,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as place:
         known = None
-        for number in range(given.queries) if given.only is None else [given.only]:
+        for number in range(given.first, given.queries) if given.only is None else [given.only]:
             world = f"{given.seed}/{number // QUERIES_OF_A_WORLD}"
             if world != known:
                 folder = write_streams(Path(place) / f"world-{number // QUERIES_OF_A_WORLD}", world)

@@ -24,11 +24,12 @@ def main() -> int:
     """Run the queries that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first query")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--only", type=int, help="the number of one query")
     parser.add_argument("--modes", default="batch,streaming")
     given = parser.parse_args()
-    numbers = range(given.queries) if given.only is None else [given.only]
+    numbers = range(given.first, given.queries) if given.only is None else [given.only]
     counts: Counter[str] = Counter()
     for number in numbers:
         seed = f"{given.seed}/{number}"

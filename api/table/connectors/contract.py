@@ -55,6 +55,10 @@ class TableConnector(ABC):
     lookup_cache: LookupCache | None = None
     makes_watermarks = False
 
+    def known_as(self, column: str) -> str:
+        """What a column is called where its values are: its name, or its place where that counts alone."""
+        return column
+
     def keyed_by(self, primary_key: tuple[str, ...]) -> None:
         """Take the columns of the PRIMARY KEY, once, when the table is created."""
         self.primary_key = primary_key

@@ -52,6 +52,11 @@ class FilesTable(TableConnector):
         # What is in the files.
         self._own = pa.schema([field for field in schema if field.name not in partitioned_by])
 
+    def known_as(self, column: str) -> str:
+        """CSV has no names."""
+        is_by_place = self._format == "csv" and column not in self._folders
+        return f"column {self._own.names.index(column) + 1}" if is_by_place else column
+
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
     ) -> DataStream:

@@ -48,5 +48,9 @@ def connector_of(
     made.keyed_by(primary_key)
     taken.end()
     told = sorted(masked(f"{key}={value}") for key, value in options.items())
-    made.identity = "\n".join([*told, f"partitioned by {', '.join(partitioned_by)}"])
+    told.append(f"partitioned by {', '.join(partitioned_by)}")
+    if made.applies_by_key:
+        # A database is read in its order, and written by it.
+        told.append(f"primary key {', '.join(primary_key)}")
+    made.identity = "\n".join(told)
     return made
