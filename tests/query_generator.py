@@ -166,7 +166,11 @@ class QueryGenerator:
                 text = f"{text} CROSS JOIN {other}"
             else:
                 further = f" AND {self._comparing([*columns, *more])}" if self._often(0.3) else ""
-                text = f"{text} {join} {other} ON {pair[0]} = {pair[1]}{further}"
+                names = [one.partition(".")[2] for one in pair]
+                is_using = names[0] == names[1] and not further and self._often(0.3)
+                is_using &= sum(one.name.endswith(f".{names[0]}") for one in columns) == 1
+                how = f"USING ({names[0]})" if is_using else f"ON {pair[0]} = {pair[1]}{further}"
+                text = f"{text} {join} {other} {how}"
             columns = [*columns, *more]
         return text, columns
 

@@ -11,24 +11,25 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.engine.columns.expressions import col
 from headrace.engine.errors import nearest
 
 from .contract import Queries
 from .correlation import Correlation
 from .expressions import conjuncts
 from .functions import operators as sql
-from .functions.coercion import together
+from .functions.coercion import cast_to, together
 from .functions.contract import Typed, literal_of
 from .lookups import goes_by_clock, lookup_join
 from .parsing.errors import SqlError
 from .parsing.names import path_of
-from .relations import Relation
-from .scope import Scope
+from .relations import Builder, Relation, unique_names
+from .scope import Scope, ScopeColumn
 from .subqueries import Subqueries, own_subqueries, subquery_test
 from .table_functions import is_lateral, with_rows
 from .temporal import temporal_join
@@ -37,6 +38,14 @@ from .windows import is_window_function, window_arguments, window_of, windowed
 __all__ = ["FromClause"]
 
 _SIDES = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
+
+
+class _Shared(NamedTuple):
+    """A column that both tables of a join have, and by which they are joined."""
+
+    name: str
+    left: Typed
+    right: Typed
 
 
 class FromClause:
@@ -153,7 +162,7 @@ class FromClause:
 
     def _joined(self, left: Relation, tree: exp.Join, pool: list[Any]) -> Relation:
         side, kind, method = ((tree.args.get(name) or "").upper() for name in ("side", "kind", "method"))
-        if method or kind in ("SEMI", "ANTI"):
+        if method not in ("", "NATURAL") or kind in ("SEMI", "ANTI"):
             message = f"{method or kind} JOIN is not supported"
             raise SqlError(message)
         how = _SIDES.get(side)
@@ -168,7 +177,8 @@ class FromClause:
             message = "a join inside a join is not supported"
             raise SqlError(message, hint="write it as a subquery: JOIN (SELECT ... FROM a JOIN b ON ...) AS t ON ...")
         right = self.table(tree.this)
-        said = [*conjuncts(tree.args.get("on")), *self._using(tree, left, right)]
+        shared = self._shared(tree, left.scope, right.scope)
+        said = conjuncts(tree.args.get("on"))
         if how == "inner":
             # What WHERE says of both tables may be said here: it makes keys of it.
             both = Scope((*left.scope.columns, *right.scope.columns))
@@ -181,13 +191,30 @@ class FromClause:
                 said = [one for one in said if one not in around]
                 pool += around
         keys, rest = self._keys(said, left, right)
+        keys = [*((one, other) for _, one, other in shared), *keys]
         if not keys:
             one = literal_of(1, pa.int32())
             keys = [(one, one)]
         joined = self._builder.joined(
             left, right, keys, how, lambda scope: None if how == "inner" else self._all(rest, scope)
         )
-        return self._kept(joined, rest) if how == "inner" else joined
+        return _with_shared(self._builder, self._kept(joined, rest) if how == "inner" else joined, shared, how)
+
+    def _shared(self, tree: exp.Join, left: Scope, right: Scope) -> list[_Shared]:
+        """What USING and NATURAL say of both tables: names, and what they are on either side."""
+        for one in tree.args.get("using") or ():
+            with self._text.at(one):
+                right.find([one.name])
+                left.find([one.name])
+        names = [one.name for one in tree.args.get("using") or ()]
+        if (tree.args.get("method") or "").upper() == "NATURAL":
+            of_right = {one.name for one in right.columns}
+            names = [one.name for one in left.columns if one.name in of_right and not one.is_hidden]
+        found = []
+        for name in dict.fromkeys(names):
+            sides = [self._queries.binder(scope).bind(exp.column(name, quoted=True)) for scope in (left, right)]
+            found.append(_Shared(name, *together(sides)))
+        return found
 
     def _lateral(self, left: Relation, tree: exp.Join, how: str) -> Relation:
         """Rows with what is made of them: UNNEST(...), LATERAL TABLE(...)."""
@@ -210,7 +237,10 @@ class FromClause:
         table.set("version", None)
         right = self.table(table)
         name = path_of(part.name for part in tree.this.parts)
-        keys, rest = self._keys([*conjuncts(tree.args.get("on")), *self._using(tree, left, right)], left, right)
+        if tree.args.get("using"):
+            message = "USING with FOR SYSTEM_TIME AS OF is not supported"
+            raise SqlError(message, hint="write ON a.id = b.id")
+        keys, rest = self._keys(conjuncts(tree.args.get("on")), left, right)
         with self._text.at(version.expression):
             time = self._queries.binder(left.scope).bind(version.expression)
         if goes_by_clock(time, left.scope):
@@ -228,12 +258,6 @@ class FromClause:
             key = None if name in self._known else self._queries.tables.primary_key(name)
             joined = temporal_join(self._queries, left, right, keys, how, time=time, primary_key=key)
         return self._kept(joined, rest)
-
-    def _using(self, tree: exp.Join, left: Relation, right: Relation) -> list[Any]:
-        if tree.args.get("using"):
-            message = "USING is not supported"
-            raise SqlError(message, hint="write ON a.id = b.id")
-        return []
 
     def _is_of(self, tree: Any, scope: Scope) -> bool:
         """Whether a condition can be said over a scope."""
@@ -312,6 +336,27 @@ class FromClause:
         condition = binder.condition(tree)
         attached = subqueries.attach(relation)
         return Relation(self._builder.filtered(attached.node, condition.expression), attached.scope)
+
+
+def _with_shared(builder: Builder, joined: Relation, shared: list[_Shared], how: str) -> Relation:
+    """The rows of a join with its shared columns once, before the others; a table's name before them means its own."""
+    if not shared:
+        return joined
+    assert joined.node.schema is not None
+    names = {one.name for one in shared}
+    columns = [replace(one, is_hidden=one.is_hidden or one.name in names) for one in joined.scope.columns]
+    made = {}
+    for new, one in zip(unique_names([one.name for one in shared], joined.node.schema.names), shared, strict=True):
+        sides = [
+            Typed(col(here.column), here.kind)
+            for here in joined.scope.columns
+            if here.name == one.name and not here.is_hidden
+        ]
+        made[new] = cast_to(sides[-1 if how == "right" else 0], one.left.kind)
+        if how == "full":
+            made[new] = sql.coalesced(*(cast_to(side, one.left.kind) for side in sides))
+    merged = [ScopeColumn(None, one.name, new, made[new].kind) for one, new in zip(shared, made, strict=True)]
+    return Relation(builder.extended(joined.node, made), Scope((*merged, *columns)))
 
 
 def _names(tree: Any) -> bool:

@@ -508,7 +508,7 @@ class _Select:
         for one in [] if self._tree.args.get("order") is None else self._tree.args["order"].expressions:
             if has_aggregates(one.this, self._functions):
                 binder.bind(one.this)
-        numbered = [*names, *([] if number is None else [number]), *self._carried]
+        numbered = [*names, *([] if number is None else [number]), *(one for one in self._carried if one not in names)]
         grouped = self._builder.aggregated(node, numbered, binder.aggregates)
         assert isinstance(binder.subqueries, Subqueries)
         found = binder.subqueries.attach(Relation(grouped, Scope(self._of_groups(relation.scope, names, values, keys))))

@@ -48,6 +48,8 @@ from headrace.engine.plan.table_nodes import (
 )
 
 from .functions.contract import Typed
+from .parsing.errors import SqlError
+from .parsing.types import sql_name
 from .scope import Scope, ScopeColumn
 
 __all__ = ["Builder", "Relation", "group_key", "unique_names"]
@@ -74,6 +76,30 @@ def group_key(columns: Sequence[str]) -> GroupKey | None:
         return None
     selector = KeySelector.of_field(*columns)
     return GroupKey(selector, tuple(columns), tuple(columns))
+
+
+def _keyed(schema: pa.Schema, columns: Sequence[str]) -> GroupKey | None:
+    """The key of some columns of rows, if they can be told apart by them."""
+    for name in columns:
+        if _has_elements(schema.field(name).type):
+            message = f"rows cannot be grouped or joined by a value of type {sql_name(schema.field(name).type)}"
+            raise SqlError(message, hint="CAST it to STRING, or go by its elements")
+    return group_key(columns)
+
+
+def _ordered(schema: pa.Schema, orders: Sequence[Order]) -> tuple[Order, ...]:
+    for one in orders:
+        kind = schema.field(one.column).type if one.column is not None else pa.null()
+        if pa.types.is_nested(kind):
+            message = f"rows have no order by a value of type {sql_name(kind)}"
+            raise SqlError(message, hint="go by its parts")
+    return tuple(orders)
+
+
+def _has_elements(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_elements(one.type) for one in kind)
+    return bool(pa.types.is_nested(kind))
 
 
 def unique_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
@@ -168,7 +194,7 @@ class Builder:
         fields = [node.schema.field(name) for name in keys]
         fields += [pa.field(name, one.output_type(node.schema)) for name, one in aggregates.items()]
         outputs = (*(("key", i) for i in range(len(keys))), *(("aggregate", name) for name in aggregates))
-        key = group_key(keys)
+        key = _keyed(node.schema, keys)
         title = f"group by {', '.join(keys) or 'nothing'}: {', '.join(map(repr, aggregates.values()))}"
         return self._node(
             Aggregation, title, (node,), pa.schema(fields), ships=(_ship(key),),
@@ -178,7 +204,7 @@ class Builder:
     def distinct(self, node: Node) -> Node:
         """Return each row once."""
         assert node.schema is not None
-        key = group_key(node.schema.names)
+        key = _keyed(node.schema, node.schema.names)
         return self._node(Distinct, "distinct", (node,), node.schema, ships=(_ship(key),), key=key)
 
     def expanded(self, node: Node, expansion: Expansion) -> Node:
@@ -217,19 +243,21 @@ class Builder:
         """Return rows with what their groups come to."""
         assert node.schema is not None
         schema = pa.schema([*node.schema, *(pa.field(name, kinds[name]) for name in columns)])
-        key = group_key(keys)
+        key = _keyed(node.schema, keys)
         return self._node(
             OverGroups, f"over {', '.join(columns)}", (node,), schema, ships=(_ship(key),),
-            key=key, orders=tuple(orders), columns=dict(columns), frame=frame,
+            key=key, orders=_ordered(node.schema, orders), columns=dict(columns), frame=frame,
         )  # fmt: skip
 
     def top(self, node: Node, orders: Sequence[Order], limit: int, offset: int, keys: Sequence[str] = ()) -> Node:
         """Return the first rows in an order, of each group of equal keys."""
         assert node.schema is not None
-        key = group_key(keys)
+        key = _keyed(node.schema, keys)
         title = f"first {limit - offset} by {', '.join(map(repr, orders)) or 'arrival'}"
-        return self._node(TopN, title, (node,), node.schema, ships=(_ship(key),), key=key, orders=tuple(orders),
-                          limit=limit, offset=offset)  # fmt: skip
+        return self._node(
+            TopN, title, (node,), node.schema, ships=(_ship(key),), key=key,
+            orders=_ordered(node.schema, orders), limit=limit, offset=offset,
+        )  # fmt: skip
 
     def noted(self, node: Node, notes: Sequence[str]) -> Node:
         """Return rows as they are; the plan says something of them."""
@@ -250,7 +278,7 @@ class Builder:
         assert node.schema is not None
         ship = Ship(ShipKind.RANGE, orders=tuple(orders))
         title = f"order by {', '.join(map(repr, orders))}"
-        return self._node(Sort, title, (node,), node.schema, ships=(ship,), orders=tuple(orders))
+        return self._node(Sort, title, (node,), node.schema, ships=(ship,), orders=_ordered(node.schema, orders))
 
     def united(self, nodes: Sequence[Node]) -> Node:
         """Return the rows of all; their schemas are equal."""
@@ -288,7 +316,9 @@ class Builder:
         projection = tuple((side, one.column, name) for (side, one), name in zip(pairs, names, strict=True))
         is_half = how in ("semi", "anti")
         given = [one for (side, _), one in zip(pairs, both.columns, strict=True) if side == 0 or not is_half]
-        keyed = (group_key(left_keys), group_key(right_keys))
+        assert left_node.schema is not None
+        assert right_node.schema is not None
+        keyed = (_keyed(left_node.schema, left_keys), _keyed(right_node.schema, right_keys))
         node = self._node(
             TableJoin, f"{how} join", (left_node, right_node), Scope(given).schema,
             ships=tuple(map(_ship, keyed)), left_key=keyed[0], right_key=keyed[1], how=how,

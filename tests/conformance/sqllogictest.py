@@ -2,7 +2,8 @@
 
 Each query is asked of the tables that the statements before it have made. A query or statement that is refused by name
 counts as refused, and reasons are counted; a table that a refused statement would have changed is not asked any more.
-What a file's own dialect says otherwise is translated: by sqlglot, and averages of whole numbers to averages of DOUBLE.
+What a file's own dialect says otherwise is translated: by sqlglot, averages of whole numbers to averages of DOUBLE, and
+``x IN table``. Parts of files (``.slt.part``) are run where they are included; those that nobody includes, alone.
 
     python tests/conformance/sqllogictest.py PATH... [--mode batch|streaming|both] [--dialect sqlite|postgres]
         [--share 0.1 --seed N] [--show N]
@@ -13,8 +14,10 @@ Ends with status 1 if a query failed. Source: https://www.sqlite.org/sqllogictes
 from __future__ import annotations
 
 import argparse
+import datetime
 import decimal
 import hashlib
+import math
 import random
 import re
 import sys
@@ -119,7 +122,8 @@ class Database:
         self._mode = mode
         self._tables: dict[str, pa.Schema] = {}
         self._rows: dict[str, list[dict[str, Any]]] = {}
-        self._views: set[str] = set()
+        # By the name of a view, the tables that it is of.
+        self._views: dict[str, set[str]] = {}
         self._lost: set[str] = set()
         self._environment = self._new()
 
@@ -155,6 +159,8 @@ class Database:
             self._insert(tree)
         elif isinstance(tree, exp.Delete):
             self._delete(tree)
+        elif isinstance(tree, exp.Update):
+            self._update(tree)
         elif isinstance(tree, exp.Drop):
             self._drop(tree)
         elif isinstance(tree, exp.Query):
@@ -172,7 +178,8 @@ class Database:
             raise Refused(message) from error
 
     def _lose(self, tree: Any) -> None:
-        self._lost |= {one.name.lower() for one in tree.find_all(exp.Table)}
+        named = set(re.findall(r"\w+", str(tree.expression).lower())) if isinstance(tree, exp.Command) else set()
+        self._lost |= _tables_of(tree) | (named & {*self._tables})
 
     def _create(self, tree: exp.Create) -> None:
         name = tree.find(exp.Table).name.lower()
@@ -181,7 +188,12 @@ class Database:
             return
         if kind == "VIEW" and isinstance(tree.expression, (exp.Query, exp.Subquery)):
             self._register(f"CREATE VIEW `{name}` AS {self._translated(tree.expression)}", name)
-            self._views.add(name)
+            self._views[name] = _tables_of(tree.expression)
+            return
+        if kind == "TABLE" and isinstance(tree.expression, exp.Query) and not isinstance(tree.this, exp.Schema):
+            rows = self._asked(tree.expression, name)
+            self._tables[name], self._rows[name] = rows.schema, rows.to_pylist()
+            self._offer(name)
             return
         if kind != "TABLE" or not isinstance(tree.this, exp.Schema) or tree.expression is not None:
             self._lost.add(name)
@@ -191,6 +203,10 @@ class Database:
         for one in tree.this.expressions:
             if not isinstance(one, exp.ColumnDef):
                 continue
+            if any(isinstance(part.kind, exp.DefaultColumnConstraint) for part in one.constraints):
+                self._lost.add(name)
+                message = "a column with a default"
+                raise Refused(message)
             kind_name = one.kind.sql(dialect="postgres").lower().split("(")[0].split()[0]
             if kind_name not in _TYPES:
                 self._lost.add(name)
@@ -219,23 +235,66 @@ class Database:
         if name in self._lost or name not in self._tables:
             message = "INSERT into a table that is not there"
             raise Refused(message)
-        if not isinstance(tree.expression, exp.Values):
+        if tree.args.get("alternative") or tree.args.get("conflict"):
             self._lost.add(name)
-            message = f"INSERT of {type(tree.expression).__name__.upper()}"
+            message = "INSERT that replaces rows"
             raise Refused(message)
         schema = self._tables[name]
         columns = (
             [one.name.lower() for one in tree.this.expressions] if isinstance(tree.this, exp.Schema) else schema.names
         )
-        for row in tree.expression.expressions:
+        for row in self._rows_of(tree.expression, name):
             try:
-                values = [_constant(one) for one in row.expressions]
-                found = {column: _stored(value, schema.field(column).type) for column, value in zip(columns, values)}  # noqa: B905
+                found = {column: _stored(value, schema.field(column).type) for column, value in zip(columns, row)}  # noqa: B905
             except (ValueError, KeyError, ArithmeticError) as error:
                 self._lost.add(name)
-                message = "a value that is no plain constant"
+                message = "a value that does not fit its column"
                 raise Refused(message) from error
             self._rows[name].append(found)
+        self._offer(name)
+
+    def _rows_of(self, tree: Any, name: str) -> list[list[Any]]:
+        """The rows of VALUES, or of a query; what is no plain constant is asked for."""
+        if not isinstance(tree, exp.Values):
+            return [list(row.values()) for row in self._asked(tree, name).to_pylist()]
+        rows = []
+        for row in tree.expressions:
+            try:
+                rows.append([_constant(one) for one in row.expressions])
+            except ValueError:
+                named = [exp.alias_(one.copy(), f"x{i}") for i, one in enumerate(row.expressions)]
+                rows.append(list(self._asked(exp.select(*named), name).to_pylist()[0].values()))
+        return rows
+
+    def _asked(self, tree: Any, name: str) -> pa.Table:
+        """The answer of a query of our own; a table that it cannot be asked for is not there any more."""
+        try:
+            return self.ask_tree(tree)
+        except Refused:
+            self._lost.add(name)
+            raise
+
+    def _update(self, tree: exp.Update) -> None:
+        """Change the rows that a query of our own finds, to what it computes."""
+        name, where = tree.this.name.lower(), tree.args.get("where")
+        if name in self._lost or name not in self._tables:
+            message = "UPDATE of a table that is not there"
+            raise Refused(message)
+        new = {one.this.name.lower(): one.expression for one in tree.expressions}
+        if not set(new) <= set(self._tables[name].names):
+            message = "UPDATE of a column that is not there"
+            raise Refused(message)
+        columns = []
+        for column in self._tables[name].names:
+            value: Any = exp.column(column)
+            if column in new and where is None:
+                value = new[column].copy()
+            elif column in new:
+                value = exp.case().when(where.this.copy(), new[column].copy()).else_(value)
+            columns.append(exp.alias_(value, column))
+        rows = self._asked(exp.select(*columns).from_(name), name).to_pylist()
+        kinds = self._tables[name]
+        self._rows[name] = [{key: _stored(value, kinds.field(key).type) for key, value in row.items()} for row in rows]
         self._offer(name)
 
     def _delete(self, tree: exp.Delete) -> None:
@@ -245,13 +304,8 @@ class Database:
         kept: list[dict[str, Any]] = []
         if where is not None:
             condition = exp.Is(this=exp.Paren(this=where.this.copy()), expression=exp.true())
-            try:
-                kept = self.ask_tree(
-                    exp.select("*").from_(name).where(exp.Not(this=exp.Paren(this=condition)))
-                ).to_pylist()
-            except Refused:
-                self._lost.add(name)
-                raise
+            others = exp.select("*").from_(name).where(exp.Not(this=exp.Paren(this=condition)))
+            kept = self._asked(others, name).to_pylist()
         self._rows[name] = kept
         self._offer(name)
 
@@ -260,7 +314,7 @@ class Database:
         if self._tables.pop(name, None) is not None:
             self._environment.execute_sql(f"DROP TABLE IF EXISTS `{name}`")
         elif name in self._views:
-            self._views.remove(name)
+            del self._views[name]
             self._environment.execute_sql(f"DROP VIEW `{name}`")
         self._lost.discard(name)
 
@@ -274,20 +328,29 @@ class Database:
         """
         tree = self._parsed(text)
         if not isinstance(tree, (exp.Query, exp.Values)):
+            self._lose(tree)
             message = f"query {type(tree).__name__.upper()}"
             raise Refused(message)
         return self.ask_tree(tree)
 
     def ask_tree(self, tree: Any) -> pa.Table:
         """Return the answer of a query that has been parsed."""
-        lost = {one.name.lower() for one in tree.find_all(exp.Table)} & self._lost
-        if lost:
+        named, seen = _tables_of(tree), set()
+        while named - seen:
+            seen |= named
+            named = named.union(*(self._views.get(one, set()) for one in named))
+        if named & self._lost:
             message = "a table that is not there any more"
             raise Refused(message)
         try:
             return self._environment.sql_query(self._translated(tree)).to_arrow()
         except ProgramError as error:
             raise Refused(reason_of(error)) from error
+
+    def _is_text(self, tree: Any) -> bool:
+        """Whether it is a column of texts in all tables that have it."""
+        kinds = {one.field(tree.name.lower()).type for one in self._tables.values() if tree.name.lower() in one.names}
+        return isinstance(tree, exp.Column) and kinds == {pa.string()}
 
     def _translated(self, tree: Any) -> str:
         tree = tree.copy()
@@ -296,11 +359,29 @@ class Database:
         for one in list(tree.find_all(exp.Avg)):
             inner = one.this
             value = inner.expressions[0] if isinstance(inner, exp.Distinct) else inner
+            if self._is_text(value):
+                continue  # SQLite reads texts as numbers; here they are refused
             value.replace(exp.Cast(this=value.copy(), to=exp.DataType.build("DOUBLE")))
+        for one in list(tree.find_all(exp.Array)):
+            one.replace(exp.Bracket(this=exp.Var(this="ARRAY"), expressions=one.expressions))
+        for one in list(tree.find_all(exp.In)):
+            if one.args.get("field") is not None:  # SQLite's x IN table
+                table = one.args["field"].name
+                one.set("field", None)
+                one.set("query", exp.Subquery(this=exp.select("*").from_(exp.to_identifier(table))))
         if self._dialect == "sqlite":
             _integer_literals(tree)
+        if tree.find(exp.ByteString) is not None:
+            message = "a text with escapes"
+            raise Refused(message)
         text: str = tree.sql(dialect=Flink, identify=True)
         return text
+
+
+def _tables_of(tree: Any) -> set[str]:
+    """The names of tables in a tree; SQLite's `x IN table` among them."""
+    names = {one.name.lower() for one in tree.find_all(exp.Table)}
+    return names | {one.args["field"].name.lower() for one in tree.find_all(exp.In) if one.args.get("field")}
 
 
 def _integer_literals(tree: Any) -> None:
@@ -327,8 +408,10 @@ def _constant(tree: Any) -> Any:
 
 
 def _stored(value: Any, kind: pa.DataType) -> Any:
-    if value is None or pa.types.is_string(kind):
-        return value
+    if value is None:
+        return None
+    if pa.types.is_string(kind):
+        return value if isinstance(value, str) else _shown(value, "T", is_sqlite=False)
     if pa.types.is_boolean(kind):
         return value if isinstance(value, bool) else value.lower() in ("t", "true", "1")
     if pa.types.is_integer(kind):
@@ -362,9 +445,23 @@ def _shown(value: Any, letter: str, *, is_sqlite: bool) -> str:
     if isinstance(value, decimal.Decimal):
         value = value.normalize()
         return f"{value:f}"
+    if isinstance(value, datetime.timedelta):
+        days, rest = divmod(value, datetime.timedelta(days=1))
+        return " ".join([*([f"{days} day{'s' * (days != 1)}"] if days else []), *([_clock(rest)] if rest else [])])
+    if isinstance(value, list):
+        return "{" + ",".join(_shown(one, "T", is_sqlite=is_sqlite) for one in value) + "}"
+    if isinstance(value, dict):
+        parts = ("" if one is None else _shown(one, "T", is_sqlite=is_sqlite) for one in value.values())
+        return "(" + ",".join(parts) + ")"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     return str(value) or "(empty)"
+
+
+def _clock(span: datetime.timedelta) -> str:
+    return str(span).zfill(8)
 
 
 def is_right(record: Record, answer: pa.Table, *, is_sqlite: bool) -> bool:
@@ -457,11 +554,24 @@ def _is_global(text: str) -> bool:
 
 
 def files_of(paths: list[Path]) -> list[Path]:
-    """Return the files of sqllogictest at some paths."""
+    """Return the files of sqllogictest at some paths, and of their parts those that no file includes."""
     found: list[Path] = []
     for path in paths:
-        found += sorted(one for one in path.rglob("*") if one.suffix in (".slt", ".test")) if path.is_dir() else [path]
+        if not path.is_dir():
+            found.append(path)
+            continue
+        files = sorted(one for one in path.rglob("*") if one.name.endswith((".slt", ".test", ".slt.part")))
+        included = {part.resolve() for one in files for part in _included(one)}
+        found += [one for one in files if one.suffix != ".part" or one.resolve() not in included]
     return found
+
+
+def _included(path: Path) -> Iterator[Path]:
+    """The files that one includes."""
+    for line in path.read_text(errors="replace").splitlines():
+        words = line.split()
+        if words[:1] == ["include"] and len(words) > 1:
+            yield from path.parent.glob(words[1])
 
 
 def main(given: Sequence[str] | None = None) -> int:

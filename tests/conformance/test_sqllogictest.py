@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from conformance.sqllogictest import Database, main, records_of, run_file
+from conformance.sqllogictest import Database, files_of, main, records_of, run_file
 
 SQLITE = """
 statement ok
@@ -80,10 +80,22 @@ select percentile_cont(0.5) within group (order by v) from t;
 2
 
 statement ok
-update t set v = 3;
+update t set v = v + 1, s = upper(s) where v is not null;
+
+statement ok
+insert into t select v + 1, s || s from t where v is not null;
+
+query IT rowsort
+select * from mv;
+----
+3 NULL
+4 NULL
+
+statement ok
+alter table t add column x int;
 
 query I
-select v from t;
+select v from mv;
 ----
 3
 
@@ -98,7 +110,7 @@ statement ok
 create materialized view mv as select v, s from t;
 
 statement ok
-insert into t values (1, 'one'), (2, null);
+insert into t values (1, 'one'), (1 + 1, null);
 """
 
 
@@ -131,10 +143,17 @@ def test_what_is_refused_is_named(tmp_path):
     path.write_text(POSTGRES)
     (tmp_path / "tables.part").write_text(TABLES)
     score = run_file(path, "batch", "postgres", None, 1.0)
-    assert (score.passed, score.failed) == (2, [])
+    assert (score.passed, score.failed) == (3, [])
     assert any("WITHINGROUP" in reason for reason in score.refused)
-    assert score.refused["statement UPDATE"] == 1
+    assert score.refused["statement ALTER"] == 1
     assert score.refused["a table that is not there any more"] == 1
+
+
+def test_parts_that_no_file_includes_are_run_by_themselves(tmp_path):
+    for name, text in (("b.slt", POSTGRES), ("tables.part", TABLES), ("alone.slt.part", ""), ("in.slt.part", "")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "a.slt").write_text("include ./in*.slt.part")
+    assert [one.name for one in files_of([tmp_path])] == ["a.slt", "alone.slt.part", "b.slt"]
 
 
 def test_records_have_their_places(tmp_path):

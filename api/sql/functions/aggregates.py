@@ -27,6 +27,7 @@ from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.aggregates.distinct import VALUE, OfDistinct
 
 from ..parsing.errors import SqlError
+from ..parsing.types import sql_name
 from .arrays import distinct_key, list_like
 from .coercion import as_decimal_type, cast_to, is_number, is_text
 from .contract import KernelCall, Typed, constant, require, row_by_row
@@ -182,6 +183,17 @@ def _of_type(make: Callable[..., Aggregate]) -> Callable[[Typed | None], Aggrega
     return bind
 
 
+def _of_order(name: str, make: Callable[..., Aggregate]) -> Callable[[Typed | None], AggregateCall]:
+    def bind(argument: Typed | None) -> AggregateCall:
+        assert argument is not None
+        if pa.types.is_nested(argument.kind):
+            message = f"{name} of {sql_name(argument.kind)} is not supported: it has no order"
+            raise SqlError(message, hint="aggregate its parts")
+        return _of_type(make)(argument)
+
+    return bind
+
+
 # -- statistics --------------------------------------------------------------------------------------------------------
 
 
@@ -308,8 +320,8 @@ AGGREGATES: dict[str, AggregateFunction] = {
         AggregateFunction("SUM", "SUM([DISTINCT] x)", _sum, "The sum, in the type of the numbers.",
                           "an overflow is an error"),
         AggregateFunction("AVG", "AVG([DISTINCT] x)", _avg, "The average, in the type of the numbers."),
-        AggregateFunction("MIN", "MIN(x)", _of_type(built_in.min), "The smallest value."),
-        AggregateFunction("MAX", "MAX(x)", _of_type(built_in.max), "The greatest value."),
+        AggregateFunction("MIN", "MIN(x)", _of_order("MIN", built_in.min), "The smallest value."),
+        AggregateFunction("MAX", "MAX(x)", _of_order("MAX", built_in.max), "The greatest value."),
         AggregateFunction("FIRST_VALUE", "FIRST_VALUE(x)", _of_type(built_in.first), "The first value that came.",
                           f"{_APPENDED}; no DISTINCT", takes_distinct=False),
         AggregateFunction("LAST_VALUE", "LAST_VALUE(x)", _of_type(built_in.last), "The last value that came.",

@@ -185,7 +185,28 @@ def negated(value: Typed) -> Typed:
 def compare(function: str, left: Typed, right: Typed) -> Typed:
     """Compare two values: a text beside a time is read as one."""
     left, right = _comparable(left, right)
+    if pa.types.is_nested(left.kind):
+        return _nested(function, left, right)
     return Typed(Call(function, (left.expression, right.expression)), pa.bool_())
+
+
+def _nested(function: str, left: Typed, right: Typed) -> Typed:
+    """Arrays, maps and rows are equal or not, by their elements, of which two nulls are equal."""
+    if function not in ("equal", "not_equal"):
+        message = f"values of type {sql_name(left.kind)} have no order"
+        raise SqlError(message, hint="compare their parts")
+    kernel = _same_maps if pa.types.is_map(left.kind) else _same_elements
+    operands = (left.expression, right.expression)
+    same = Typed(KernelCall("=", row_by_row(kernel, pa.bool_()), operands, pa.bool_()), pa.bool_())
+    return same if function == "equal" else opposite(same)
+
+
+def _same_elements(left: Any, right: Any) -> bool:
+    return bool(left == right)
+
+
+def _same_maps(left: Any, right: Any) -> bool:
+    return dict(left) == dict(right)
 
 
 def _comparable(left: Typed, right: Typed) -> tuple[Typed, Typed]:
@@ -289,5 +310,9 @@ def coalesced(*values: Typed) -> Typed:
 
 def concatenated(*values: Typed) -> Typed:
     """``||``: texts one after the other; null if one is."""
+    for one in values:
+        if pa.types.is_nested(one.kind):
+            message = f"|| cannot be applied to {sql_name(one.kind)}"
+            raise SqlError(message, hint="ARRAY_CONCAT(a, b) is of arrays")
     texts = [cast_to(one, pa.string()) for one in values]
     return Typed(Call("concat", tuple(one.expression for one in texts)), pa.string())

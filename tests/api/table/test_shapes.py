@@ -115,6 +115,16 @@ SUBQUERIES = (
     "SELECT 1 AS x WHERE EXISTS (SELECT 1 FROM r WHERE d > 1) AND 2 IN (SELECT a FROM l)",
     "SELECT a FROM l WHERE (SELECT MAX(d) FROM r WHERE r.a = l.a) IS NULL",
 )
+SHARED = (
+    "SELECT * FROM l JOIN r USING (a)",
+    "SELECT a, l.a AS x, r.a AS y, d FROM l LEFT JOIN r USING (a)",
+    "SELECT a, l.a AS x, r.a AS y, d FROM l FULL JOIN r USING (a)",
+    "SELECT * FROM l RIGHT JOIN r USING (a)",
+    "SELECT * FROM l NATURAL JOIN r",
+    "SELECT a, COUNT(*) AS n FROM l NATURAL JOIN u GROUP BY a",
+    "SELECT l.*, d FROM l JOIN r USING (a)",
+    "SELECT a, x.d FROM l JOIN r USING (a) JOIN r AS x USING (a) WHERE a > 1",
+)
 AROUND = (
     "SELECT a, (SELECT COUNT(*) FROM r WHERE r.d < l.b) AS n FROM l",
     "SELECT a, (SELECT MAX(d) FROM r WHERE r.a = l.a AND r.d < l.b) AS n FROM l",
@@ -130,13 +140,14 @@ AROUND = (
     "SELECT a FROM l WHERE b IN (SELECT COUNT(*) + l.a FROM r WHERE r.a < l.a GROUP BY d)",
     "SELECT a FROM l WHERE b IN (SELECT RANK() OVER (PARTITION BY r.a ORDER BY d) FROM r WHERE r.a < l.a)",
     "SELECT a, SUM(b) AS s, (SELECT COUNT(*) FROM r WHERE r.d > l.a) AS m FROM l GROUP BY a",
+    "SELECT a FROM l WHERE a IN (SELECT SUM(d) FROM r GROUP BY l.b)",
     "SELECT a, SUM(b) AS s FROM l GROUP BY a HAVING EXISTS (SELECT 1 FROM r WHERE r.a < l.a)",
     "SELECT a, (SELECT COUNT(*) FROM r JOIN u ON r.a = u.a AND u.b < l.b) AS n FROM l",
     "SELECT a, (SELECT COUNT(*) FROM r WHERE EXISTS (SELECT 1 FROM u WHERE u.a = r.a AND u.b = l.b)) AS n FROM l",
     "SELECT a FROM l WHERE EXISTS (SELECT 1 FROM r WHERE r.a = l.a AND EXISTS (SELECT 1 FROM u WHERE u.a = r.a AND "
     "u.b < l.b))",
 )
-QUERIES = (*SET_OPERATIONS, *ENDS, *FULL_JOINS, *SETS_OF_KEYS, *SUBQUERIES, *AROUND)
+QUERIES = (*SET_OPERATIONS, *ENDS, *FULL_JOINS, *SETS_OF_KEYS, *SUBQUERIES, *SHARED, *AROUND)
 
 
 @pytest.mark.parametrize("query", QUERIES)
