@@ -29,7 +29,8 @@ from ..functions.aggregates.contract import Aggregate, ColumnarAggregates
 from ..functions.aggregates.distinct import VALUE, OfDistinct
 from ..functions.aggregates.user_defined import UserAggregate
 from ..tables import kernels
-from ..tables.columns import Integers, StoredColumn, grown, stored_column, validity
+from ..tables.columns import Integers, StoredColumn, stored_column, validity
+from ..tables.growing import grown
 from ..tables.value_counts import ValueCounts
 
 __all__ = ["Accumulator", "Touched", "accumulator_of", "counts_values"]

@@ -19,7 +19,8 @@ from headrace.state.errors import HeadraceError
 from ..columns.records import RowKind, RowKinds
 from ..functions.aggregates.contract import Aggregate
 from ..functions.operator import OperatorContext
-from ..tables.columns import Integers, Truths, grown, same_rows
+from ..tables.columns import Integers, Truths, same_rows
+from ..tables.growing import grown
 from ..tables.key_index import LocalCodes
 from ..tables.resident_keys import ResidentKeys
 from ..tables.run_log import LogForm, LogRows, RunLog

@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from ..columns.records import RowKind, RowKinds
 from ..functions.operator import OperatorContext
-from ..tables.columns import Integers, Truths, grown, same_rows
+from ..tables.columns import Integers, Truths, same_rows
+from ..tables.growing import grown
 from ..tables.hashes import hash_rows
 from ..tables.key_index import LocalCodes
-from ..tables.ordering import is_lasting, sort_key, sorted_rows
+from ..tables.ordering import first_of_groups, is_lasting, sort_key, sorted_rows
 from ..tables.resident_keys import ResidentKeys
 from ..tables.row_store import Chains, RowStore
 from ..tables.run_log import LogRows
@@ -166,7 +167,8 @@ class RankState:
         """The rows that are among the first ones of their partitions in the batch: no other one can be, ever."""
         rows = np.flatnonzero(may_be_first)
         columns = [batch.column(column).take(pa.array(rows)) for column, _, _ in self._orders]
-        first: Integers = np.sort(self._first_of(codes[rows], rows, columns).ids)
+        partitions = self._local.of(codes[rows], len(self._index))[1]
+        first: Integers = np.sort(self._first_of(partitions, rows, columns).ids)
         return first
 
     def _remove(self, batch: pa.RecordBatch, codes: Integers, rows: Integers) -> Integers:
@@ -216,7 +218,7 @@ class RankState:
         """The first rows of partitions, in order.
 
         Args:
-            partitions: Their partitions.
+            partitions: Their partitions, small numbers.
             ids: The rows; among those that are equal in the order, smaller ones have come before.
             columns: What they are ordered by.
         """
@@ -224,7 +226,11 @@ class RankState:
         for column, (_, ascending, nulls_first) in zip(columns, self._orders, strict=True):
             nulls, values = sort_key(column, ascending=ascending, nulls_first=nulls_first)
             keys += [values] if nulls is None else [nulls, values]
-        order = sorted_rows([*keys, ~ids if self._ties_keep_last else ids])
+        keys.append(~ids if self._ties_keep_last else ids)
+        if self._num_places == 1:
+            first = first_of_groups(keys)
+            return _Listed(partitions[first], np.zeros(len(first), np.int64), ids[first])
+        order = sorted_rows(keys)
         places = _places_in(partitions[order])
         is_first = places < self._num_places
         order = order[is_first]

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from ..columns.grouping import normalised_floats
 from . import kernels
+from .growing import grown
 
 __all__ = [
     "Integers",
@@ -30,7 +31,6 @@ __all__ = [
     "array_of_bits",
     "bits_of",
     "fields_of",
-    "grown",
     "is_flat",
     "is_text",
     "plain",
@@ -47,17 +47,6 @@ Integers = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
 _WIDTHS: dict[int, Any] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
-
-
-def grown(array: npt.NDArray[Any], size: int, fill: Any = 0) -> npt.NDArray[Any]:
-    """The array, with room for at least ``size`` rows; made twice as large where it is too small."""
-    if len(array) >= size:
-        return array
-    larger = np.zeros((max(size, 2 * len(array), 16), *array.shape[1:]), dtype=array.dtype)
-    larger[: len(array)] = array
-    if fill:
-        larger[len(array) :] = fill
-    return larger
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:

@@ -5,7 +5,9 @@ keep the GIL released; who calls them sees to it that arrays are large enough. T
 is full and say at which row, so that the caller makes room and calls again.
 
 Hashing here is for tables in memory only: no stored byte depends on it. Tables use open addressing: a slot holds a code
-or -1, and a row looks from the slot of its hash onwards.
+or -1, and a row looks from the slot of its hash onwards. In tables larger than the processor's caches rows are looked
+up some at a time: their first slots, and what is stored for these, are read ahead, in loops in which no read waits for
+another one. Only rows that have not found their key so go from slot to slot.
 
 Source: Knuth, "The Art of Computer Programming" 6.4 (open addressing); Steele et al., "Fast splittable pseudorandom
 number generators" (the finaliser).
@@ -26,6 +28,7 @@ __all__ = [
     "find_integers",
     "find_texts",
     "find_words",
+    "first_rows",
     "gather",
     "hash_texts",
     "link",
@@ -45,10 +48,17 @@ _WORDS = types.Array(types.int64, 2, "C", readonly=True)
 _FLOATS = types.Array(types.float64, 1, "C", readonly=True)
 _NEW_BYTES = types.uint8[::1]
 _NEW_INTS = types.int64[::1]
+_SLOTS = types.int32[::1]
 _NEW_WORDS = types.int64[:, ::1]
 _NEW_FLOATS = types.float64[::1]
 _PLACE = types.UniTuple(_INT, 2)
 _PLACES = types.UniTuple(_INT, 3)
+
+_AHEAD = 256
+"""How many rows are looked up at a time: what is read ahead for them must still be in the cache."""
+
+_LARGE = 1 << 16
+"""From so many slots on reading ahead is worth it."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -72,6 +82,14 @@ def _hash_words(words, row):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always")
+def _same_words(stored, code, words, row):  # type: ignore[no-untyped-def]
+    for word in range(words.shape[1]):
+        if stored[code, word] != words[row, word]:
+            return False
+    return True
+
+
+@numba.njit(inline="always")
 def _hash_text(data, start, length):  # type: ignore[no-untyped-def]
     hashed = _mixed(length)
     place = start
@@ -91,6 +109,11 @@ def _hash_text(data, start, length):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always")
+def _hash_or_null(data, start, length, hash_bits):  # type: ignore[no-untyped-def]
+    return (_hash_text(data, start, length) if length >= 0 else _mixed(length)) & hash_bits
+
+
+@numba.njit(inline="always")
 def _same_text(data, start, held, held_start, length):  # type: ignore[no-untyped-def]
     for byte in range(length):
         if data[start + byte] != held[held_start + byte]:
@@ -99,7 +122,7 @@ def _same_text(data, start, held, held_start, length):  # type: ignore[no-untype
 
 
 # ------------------------------------------------------------------------------------------------------- tables of keys
-@_compiled(_PLACE(_INTS, _INT, _NEW_INTS, _NEW_INTS, _INT, types.boolean, _NEW_INTS))
+@_compiled(_PLACE(_INTS, _INT, _SLOTS, _NEW_INTS, _INT, types.boolean, _NEW_INTS))
 def find_integers(keys, row, slots, stored, num, add, codes):  # type: ignore[no-untyped-def]
     """Find the codes of integers, from a row on; with ``add`` new ones get the next codes.
 
@@ -137,42 +160,42 @@ def find_integers(keys, row, slots, stored, num, add, codes):  # type: ignore[no
     return row, num
 
 
-@_compiled(_PLACE(_WORDS, _INT, _NEW_INTS, _NEW_WORDS, _INT, types.boolean, _NEW_INTS))
+@_compiled(_PLACE(_WORDS, _INT, _SLOTS, _NEW_WORDS, _INT, types.boolean, _NEW_INTS))
 def find_words(keys, row, slots, stored, num, add, codes):  # type: ignore[no-untyped-def]
     """As `find_integers`, of keys of several words each."""
     mask = np.uint64(len(slots) - 1)
     room = min(len(slots) // 2, len(stored))
-    width = keys.shape[1]
     while row < len(keys):
-        slot = _hash_words(keys, row) & mask
-        while True:
-            code = slots[slot]
-            if code < 0:
-                break
-            is_same = True
-            for word in range(width):
-                if stored[code, word] != keys[row, word]:
-                    is_same = False
-                    break
-            if is_same:
-                break
-            slot = (slot + np.uint64(1)) & mask
-        if code < 0 and add:
-            if num >= room:
-                return row, num
-            code = num
-            slots[slot] = code
-            for word in range(width):
-                stored[code, word] = keys[row, word]
-            num += 1
-        codes[row] = code
-        row += 1
+        end = min(row + _AHEAD, len(keys))
+        for ahead in range(row, end):
+            codes[ahead] = slots[_hash_words(keys, ahead) & mask] if len(slots) >= _LARGE else -1
+        for ahead in range(row, end):
+            if codes[ahead] >= 0 and not _same_words(stored, codes[ahead], keys, ahead):
+                codes[ahead] = -1
+        while row < end:
+            if codes[row] < 0:
+                slot = _hash_words(keys, row) & mask
+                while True:
+                    code = slots[slot]
+                    if code < 0 or _same_words(stored, code, keys, row):
+                        break
+                    slot = (slot + np.uint64(1)) & mask
+                if code < 0 and add:
+                    if num >= room:
+                        return row, num
+                    code = num
+                    slots[slot] = code
+                    for word in range(keys.shape[1]):
+                        stored[code, word] = keys[row, word]
+                    num += 1
+                codes[row] = code
+            row += 1
     return row, num
 
 
 @_compiled(
     _PLACES(
-        _INTS, _BYTES, _TRUTH, types.uint64, _INT, _NEW_INTS, _NEW_INTS, _NEW_INTS, _NEW_INTS, _NEW_BYTES, _INT, _INT,
+        _INTS, _BYTES, _TRUTH, types.uint64, _INT, _SLOTS, _NEW_INTS, _NEW_INTS, _NEW_INTS, _NEW_BYTES, _INT, _INT,
         types.boolean, _NEW_INTS,
     )
 )  # fmt: skip
@@ -203,37 +226,50 @@ def find_texts(  # type: ignore[no-untyped-def]
     mask = np.uint64(len(slots) - 1)
     room = min(len(slots) // 2, len(starts))
     while row < len(valid):
-        start = offsets[row]
-        length = offsets[row + 1] - start if valid[row] else -1
-        hashed = np.int64((_hash_text(data, start, length) if length >= 0 else _mixed(length)) & hash_bits)
-        slot = np.uint64(hashed) & mask
-        while True:
-            code = slots[slot]
-            if code < 0:
-                break
-            if (
-                hashes[code] == hashed
-                and lengths[code] == length
-                and _same_text(data, start, held, starts[code], max(length, 0))
-            ):
-                break
-            slot = (slot + np.uint64(1)) & mask
-        if code < 0 and add:
-            if num >= room or used + max(length, 0) > len(held):
-                return row, num, used
-            code = num
-            slots[slot] = code
-            hashes[code], starts[code], lengths[code] = hashed, used, length
-            for byte in range(max(length, 0)):
-                held[used + byte] = data[start + byte]
-            used += max(length, 0)
-            num += 1
-        codes[row] = code
-        row += 1
+        end = min(row + _AHEAD, len(valid))
+        for ahead in range(row, end):
+            start = offsets[ahead]
+            length = offsets[ahead + 1] - start if valid[ahead] else -1
+            codes[ahead] = slots[_hash_or_null(data, start, length, hash_bits) & mask] if len(slots) >= _LARGE else -1
+        for ahead in range(row, end):
+            if codes[ahead] >= 0:
+                start, code = offsets[ahead], codes[ahead]
+                length = offsets[ahead + 1] - start if valid[ahead] else -1
+                if lengths[code] != length or not _same_text(data, start, held, starts[code], max(length, 0)):
+                    codes[ahead] = -1
+        while row < end:
+            if codes[row] < 0:
+                start = offsets[row]
+                length = offsets[row + 1] - start if valid[row] else -1
+                hashed = np.int64(_hash_or_null(data, start, length, hash_bits))
+                slot = np.uint64(hashed) & mask
+                while True:
+                    code = slots[slot]
+                    if code < 0:
+                        break
+                    if (
+                        hashes[code] == hashed
+                        and lengths[code] == length
+                        and _same_text(data, start, held, starts[code], max(length, 0))
+                    ):
+                        break
+                    slot = (slot + np.uint64(1)) & mask
+                if code < 0 and add:
+                    if num >= room or used + max(length, 0) > len(held):
+                        return row, num, used
+                    code = num
+                    slots[slot] = code
+                    hashes[code], starts[code], lengths[code] = hashed, used, length
+                    for byte in range(max(length, 0)):
+                        held[used + byte] = data[start + byte]
+                    used += max(length, 0)
+                    num += 1
+                codes[row] = code
+            row += 1
     return row, num, used
 
 
-@_compiled(types.void(_INTS, _INT, _NEW_INTS))
+@_compiled(types.void(_INTS, _INT, _SLOTS))
 def place_integers(keys, skipped, slots):  # type: ignore[no-untyped-def]
     """Put codes into the slots of their keys, which all differ; there is room for all.
 
@@ -251,7 +287,7 @@ def place_integers(keys, skipped, slots):  # type: ignore[no-untyped-def]
             slots[slot] = code
 
 
-@_compiled(types.void(_WORDS, _NEW_INTS))
+@_compiled(types.void(_WORDS, _SLOTS))
 def place_words(keys, slots):  # type: ignore[no-untyped-def]
     """As `place_integers`, of keys of several words."""
     mask = np.uint64(len(slots) - 1)
@@ -262,7 +298,7 @@ def place_words(keys, slots):  # type: ignore[no-untyped-def]
         slots[slot] = code
 
 
-@_compiled(types.void(_INTS, _NEW_INTS))
+@_compiled(types.void(_INTS, _SLOTS))
 def place_hashes(hashes, slots):  # type: ignore[no-untyped-def]
     """Put the codes of texts that differ into the slots of their hashes; there is room for all."""
     mask = np.uint64(len(slots) - 1)
@@ -316,6 +352,26 @@ def local_codes(codes, places, touched, local):  # type: ignore[no-untyped-def]
     for place in range(num):
         places[touched[place]] = -1
     return num
+
+
+@_compiled(types.void(_INTS, _WORDS, _NEW_INTS))
+def first_rows(local, keys, firsts):  # type: ignore[no-untyped-def]
+    """Find the first row of each group in an order.
+
+    Args:
+        local: The group of each row.
+        keys: What rows are ordered by, the first word most; no two rows of a group have the same ones.
+        firsts: By group, where its first row is written; -1 before.
+    """
+    for row in range(len(local)):
+        first = firsts[local[row]]
+        if first >= 0:
+            word = 0
+            while keys[row, word] == keys[first, word]:
+                word += 1
+            if keys[row, word] > keys[first, word]:
+                continue
+        firsts[local[row]] = row
 
 
 # --------------------------------------------------------------------------------------------------------------- chains

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.errors import TypeMismatchError
+from headrace.state.errors import ManagedMemoryError, TypeMismatchError
 
 from . import kernels
 from .columns import (
@@ -28,7 +28,6 @@ from .columns import (
     array_of_bits,
     bits_of,
     fields_of,
-    grown,
     is_flat,
     is_text,
     plain,
@@ -37,10 +36,12 @@ from .columns import (
     text_buffers,
     validity,
 )
+from .growing import grown
 
 __all__ = ["KeyIndex", "LocalCodes"]
 
 _NULLS_OF_A_WORD = 63
+_MOST_KEYS = 2**30
 
 
 class KeyIndex:
@@ -133,8 +134,22 @@ class _Slots:
     """What open addressing needs besides keys."""
 
     def __init__(self) -> None:
-        self.slots = np.full(64, -1, np.int64)
+        self.slots = grown(np.zeros(0, np.int32), 64, -1)
         self.num = 0
+
+    def _larger_slots(self) -> bool:
+        """Have four times as many slots, all of them empty, if half of them are taken; returns whether they were.
+
+        Raises:
+            ManagedMemoryError: If there are more keys than slots can tell apart.
+        """
+        if 2 * self.num < len(self.slots):
+            return False
+        if self.num > _MOST_KEYS:
+            message = f"one subtask has more than {_MOST_KEYS:,} keys in memory"
+            raise ManagedMemoryError(message, hint="a higher parallelism, or state on RocksDB")
+        self.slots = grown(np.zeros(0, np.int32), 4 * len(self.slots), -1)
+        return True
 
 
 class _IntegerTable(_Slots):
@@ -168,8 +183,7 @@ class _IntegerTable(_Slots):
             if row == len(keys):
                 return codes
             self.stored = grown(self.stored, self.num + 1)
-            if 2 * self.num >= len(self.slots):
-                self.slots = np.full(4 * len(self.slots), -1, np.int64)
+            if self._larger_slots():
                 kernels.place_integers(self.stored[: self.num], self._null_code, self.slots)
 
     def take(self, codes: Integers, kind: pa.DataType) -> pa.Array:
@@ -196,8 +210,7 @@ class _WordTable(_Slots):
             if row == len(keys):
                 return codes
             self.stored = grown(self.stored, self.num + 1)
-            if 2 * self.num >= len(self.slots):
-                self.slots = np.full(4 * len(self.slots), -1, np.int64)
+            if self._larger_slots():
                 kernels.place_words(self.stored[: self.num], self.slots)
 
 
@@ -236,9 +249,7 @@ class _TextTable(_Slots):
         self._hashes = grown(self._hashes, self.num + 1)
         self._starts = grown(self._starts, self.num + 1)
         self._lengths = grown(self._lengths, self.num + 1)
-        if 2 * self.num >= len(self.slots):
-            # All texts differ, so that each goes to the next free slot of its hash.
-            self.slots = np.full(4 * len(self.slots), -1, np.int64)
+        if self._larger_slots():  # all texts differ, so that each goes to the next free slot of its hash
             kernels.place_hashes(self._hashes[: self.num], self.slots)
 
     def take(self, codes: Integers, kind: pa.DataType) -> pa.Array:

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError
 
+from . import kernels
 from .columns import Integers, Truths, bits_of, is_flat, plain, validity
 
-__all__ = ["SortKey", "is_lasting", "order_of", "sort_key", "sorted_rows"]
+__all__ = ["SortKey", "first_of_groups", "is_lasting", "order_of", "sort_key", "sorted_rows"]
 
 _LARGEST = np.iinfo(np.int64).max
 
@@ -111,6 +112,18 @@ def sorted_rows(keys: Sequence[Integers]) -> Integers:
     packed = _packed(keys)
     order: Integers = np.lexsort(tuple(reversed(keys))) if packed is None else np.argsort(packed, kind="stable")
     return order
+
+
+def first_of_groups(keys: Sequence[Integers]) -> Integers:
+    """The places of the rows that come first of their groups, in the order of these.
+
+    Args:
+        keys: First the group, a small number; then what rows are ordered by, which differs for any two of a group.
+    """
+    groups, *others = keys
+    firsts = np.full(int(groups.max(initial=-1)) + 1, -1, np.int64)
+    kernels.first_rows(groups, np.stack(others, axis=1), firsts)
+    return firsts[firsts >= 0]
 
 
 def _packed(keys: Sequence[Integers]) -> Integers | None:

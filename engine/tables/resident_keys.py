@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
-from .columns import Integers, grown
+from .columns import Integers
+from .growing import grown
 from .hashes import hash_rows
 from .key_index import KeyIndex
 from .run_log import LogRows, RunLog

@@ -28,7 +28,8 @@ import pyarrow as pa
 from headrace.state.keyed.contract import KeyedStateBackend
 
 from . import kernels
-from .columns import Integers, grown, same_rows, stored_column
+from .columns import Integers, same_rows, stored_column
+from .growing import grown
 from .hashes import hash_rows
 from .key_index import KeyIndex, LocalCodes
 from .run_log import LogForm, LogRows, RunLog

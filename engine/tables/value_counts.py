@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
-from .columns import Integers, Truths, grown, plain, validity
+from .columns import Integers, Truths, plain, validity
+from .growing import grown
 from .key_index import KeyIndex, LocalCodes
 from .ordering import order_of
 from .row_store import Chains

@@ -22,7 +22,8 @@ from ..columns.records import MAX_BATCH_ROWS, MIN_TIMESTAMP, Timestamps
 from ..frames.calls import Frame, Neighbour, Place, value_of
 from ..frames.frame_values import Folded, finalised, lifted, over_frames
 from ..frames.ordered_rows import OrderedRows, first_of_runs
-from ..tables.columns import Integers, Truths, grown
+from ..tables.columns import Integers, Truths
+from ..tables.growing import grown
 from ..tables.key_index import KeyIndex, LocalCodes
 from ..tables.ordering import SortKey, sorted_rows
 from ..tables.row_store import Chains, RowStore

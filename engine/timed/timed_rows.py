@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
-from ..tables.columns import Integers, grown
+from ..tables.columns import Integers
+from ..tables.growing import grown
 from ..tables.key_index import KeyIndex
 from ..tables.row_store import RowStore
 from .times import last_passed, times_of
