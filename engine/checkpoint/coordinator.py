@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from headrace.state.credentials import masked
+
 from ..kernel.config import RestoreMode
 from ..kernel.event_log import EventLog
 from ..kernel.machine import (
@@ -38,6 +40,7 @@ from ..kernel.machine import (
     Command,
     Offload,
     OffloadCompleted,
+    Reply,
     Send,
     StartTimer,
     kind_of,
@@ -53,10 +56,12 @@ from ..protocol.checkpoint_messages import (
     DeclineCheckpoint,
     ExecutionStarted,
     ExecutionStopped,
+    PendingCheckpointsAsked,
     ReportsPending,
     ReportsWanted,
     SavepointTarget,
 )
+from ..protocol.details import CheckpointView
 from ..protocol.messages import SubmitJob
 from .io import (
     CheckpointInventory,
@@ -200,8 +205,9 @@ class CheckpointCoordinator:
         self._is_final_wanted = False
         self._may_try_final = True
         self._is_final_complete = False
-        # Deployment of an `ExecutionStopped` that is not answered yet.
+        # Deployment of an `ExecutionStopped` that is not answered yet; and what it has ended.
         self._unanswered_stop: int | None = None
+        self._stopped: tuple[CheckpointView, ...] = ()
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
             ExecutionStarted: self._on_execution_started,
             ExecutionStopped: self._on_execution_stopped,
@@ -210,6 +216,7 @@ class CheckpointCoordinator:
             AcknowledgeCheckpoint: self._on_acknowledged,
             DeclineCheckpoint: self._on_declined,
             ReportsPending: self._on_reports_pending,
+            PendingCheckpointsAsked: self._on_asked_for_pending,
             CheckpointsListed: self._listed,
             CheckpointPublished: self._published,
             GarbageCollected: self._collected,
@@ -226,6 +233,10 @@ class CheckpointCoordinator:
         """Take one message or event; see `headrace.engine.kernel.machine.Machine`."""
         handler = self._handlers.get(kind_of(event))
         return [] if handler is None else handler(event, now_ms)
+
+    def _on_asked_for_pending(self, message: PendingCheckpointsAsked, _now_ms: int) -> list[Command]:
+        pending = sorted(self._in_flight, key=lambda pending: -pending.checkpoint_id)
+        return [Reply(message.ask_id, tuple(one.view() for one in pending))]
 
     # ---------------------------------------------------------------------------------------------------- deployments
     def _on_execution_started(self, message: ExecutionStarted, now_ms: int) -> list[Command]:
@@ -260,6 +271,7 @@ class CheckpointCoordinator:
                 commands += self._fail_savepoint(pending, "the job has ended or restarts", now_ms)
                 continue
             self._note(pending, "aborted: the job stops", now_ms)
+            self._stopped += (_failed_view(pending, "the job stops", now_ms),)
             commands.append(CancelTimer(pending.expiry_key))
         for wanted in self._wanted:
             commands += self._refuse_savepoint(wanted, "the job has ended or restarts")
@@ -272,8 +284,8 @@ class CheckpointCoordinator:
     def _answer_stop(self) -> list[Command]:
         if self._unanswered_stop is None or self._publishing is not None:
             return []
-        stopped = CoordinatorStopped(self._unanswered_stop)
-        self._unanswered_stop = None
+        stopped = CoordinatorStopped(self._unanswered_stop, self._stopped)
+        self._unanswered_stop, self._stopped = None, ()
         return [Send(self._job_manager, stopped)]
 
     def _list_checkpoints(self) -> Offload:
@@ -288,7 +300,7 @@ class CheckpointCoordinator:
             if self._phase is not _Phase.RUNNING:
                 return []
             retry = StartTimer("inventory", INVENTORY_RETRY_MS, _RetryInventory(self._deployment))
-            return [*self._failed(0, f"the checkpoint store cannot be listed: {event.error}", now_ms), retry]
+            return [*self._failed(0, f"the checkpoint store cannot be listed: {event.error}"), retry]
         inventory: CheckpointInventory = event.result
         self._next_id = max(inventory.highest_id, self._restored_id) + 1
         self._completed = list(inventory.complete)
@@ -416,7 +428,7 @@ class CheckpointCoordinator:
         self._note(pending, f"aborted: {reason}", now_ms)
         self._abandoned.append(wanted.root)
         commands = self._refuse_savepoint(wanted, reason)
-        how = {"reason": reason, "request_id": wanted.request_id}
+        how = {"reason": reason, "request_id": wanted.request_id, "view": _failed_view(pending, reason, now_ms)}
         commands[1] = self._ended(pending.checkpoint_id, CheckpointOutcome.ABORTED, **how)
         return commands
 
@@ -443,6 +455,7 @@ class CheckpointCoordinator:
             return []  # late, doubled or foreign: its files are collected with the next complete checkpoint
         if message.attempt not in pending.acknowledged:
             pending.acknowledged[message.attempt] = message
+            pending.acknowledged_ms[message.attempt] = now_ms
             self._note(pending, f"acknowledged by {message.attempt}", now_ms)
         return self._ready_if_acknowledged(pending, now_ms)
 
@@ -522,8 +535,9 @@ class CheckpointCoordinator:
     def _complete(self, pending: PendingCheckpoint, path: str, now_ms: int) -> list[Command]:
         checkpoint_id = pending.checkpoint_id
         self._note(pending, "completed", now_ms)
+        how: dict[str, Any] = {"path": path, "view": pending.view("COMPLETED", now_ms, path=path)}
         if pending.savepoint is not None:
-            how = {"path": path, "request_id": pending.savepoint.request_id}
+            how |= {"request_id": pending.savepoint.request_id}
             done = self._ended(checkpoint_id, CheckpointOutcome.COMPLETED, **how)
             return [done, *self._trigger_if_wanted(now_ms)]
         assert self._settings is not None
@@ -531,7 +545,7 @@ class CheckpointCoordinator:
         self._num_failed_in_a_row = 0
         self._is_final_complete = self._is_final_complete or pending.is_final
         metrics = pending.metrics(now_ms)
-        commands: list[Command] = [self._ended(checkpoint_id, CheckpointOutcome.COMPLETED, path=path, metrics=metrics)]
+        commands: list[Command] = [self._ended(checkpoint_id, CheckpointOutcome.COMPLETED, **how, metrics=metrics)]
         waiting = [*self._pending.values(), *self._ready.values()]
         for subsumed in [p for p in waiting if p.savepoint is None and p.checkpoint_id < checkpoint_id]:
             commands += self._drop(subsumed, f"subsumed by checkpoint {checkpoint_id}", now_ms, is_failure=False)
@@ -556,11 +570,12 @@ class CheckpointCoordinator:
         self._ready.pop(checkpoint_id, None)
         self._note(pending, f"aborted: {reason}", now_ms)
         commands: list[Command] = [CancelTimer(pending.expiry_key)]
+        view = _failed_view(pending, reason, now_ms)
         if is_failure:
-            return commands + self._failed(checkpoint_id, reason, now_ms)
-        return [*commands, self._ended(checkpoint_id, CheckpointOutcome.ABORTED, reason=reason)]
+            return commands + self._failed(checkpoint_id, reason, view)
+        return [*commands, self._ended(checkpoint_id, CheckpointOutcome.ABORTED, reason=reason, view=view)]
 
-    def _failed(self, checkpoint_id: int, reason: str, now_ms: int) -> list[Command]:
+    def _failed(self, checkpoint_id: int, reason: str, view: CheckpointView | None = None) -> list[Command]:
         """Count a failure; too many in a row are the job's."""
         assert self._settings is not None
         self._num_failed_in_a_row += 1
@@ -568,7 +583,7 @@ class CheckpointCoordinator:
         outcome = CheckpointOutcome.ABORTED
         if 0 <= tolerable < self._num_failed_in_a_row and self._phase is _Phase.RUNNING:
             outcome, self._phase = CheckpointOutcome.INTOLERABLE, _Phase.HALTED
-        return [self._ended(checkpoint_id, outcome, reason=reason)]
+        return [self._ended(checkpoint_id, outcome, reason=reason, view=view)]
 
     def _after_end(self, now_ms: int) -> list[Command]:
         """Pause after the end of a checkpoint, and see whether another one is due."""
@@ -611,6 +626,10 @@ class CheckpointCoordinator:
 
     def _note(self, pending: PendingCheckpoint, text: str, now_ms: int) -> None:
         self.log.add(now_ms, f"checkpoint {pending.checkpoint_id}", text)
+
+
+def _failed_view(pending: PendingCheckpoint, reason: str, now_ms: int) -> CheckpointView:
+    return pending.view("FAILED", now_ms, reason=masked(reason))
 
 
 def _discard(root: str) -> Offload:

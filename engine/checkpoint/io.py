@@ -22,6 +22,7 @@ from headrace.state.checkpoints.manifest import SAVEPOINT, Manifest, OperatorSta
 from headrace.state.checkpoints.savepoints import delete_claimed, discard_folder
 from headrace.state.checkpoints.snapshot import OperatorSnapshot
 from headrace.state.checkpoints.storage import NUM_EPOCHS_KEPT, CheckpointStorage
+from headrace.state.files.filesystem import join_uri
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 from headrace.state.open.names import PENDING_REPORTS, RUN_MARKS, STOPPED_WITH_SAVEPOINT, STOPPING
 from headrace.state.reading.program_pickles import load_program
@@ -80,6 +81,12 @@ class RestorePoint:
     def checkpoint_id(self) -> int:
         """The checkpoint."""
         return self.manifest.checkpoint_id
+
+    @property
+    def path(self) -> str:
+        """Its place, for people: a savepoint's folder, a checkpoint's manifest."""
+        is_savepoint = self.manifest.kind == SAVEPOINT
+        return self.root if is_savepoint else join_uri(self.root, f"manifests/chk-{self.checkpoint_id}.json")
 
     @property
     def enumerators(self) -> dict[OperatorId, Any]:

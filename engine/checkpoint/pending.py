@@ -9,6 +9,7 @@ from typing import Any
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
 from ..protocol.checkpoint_messages import AcknowledgeCheckpoint, SavepointTarget
+from ..protocol.details import CheckpointView, TaskAcknowledgement
 
 __all__ = ["PendingCheckpoint", "checkpoint_key", "savepoint_key", "who_is_missing"]
 
@@ -28,6 +29,8 @@ class PendingCheckpoint:
     awaited: frozenset[ExecutionAttemptId] | None = None
     # Acknowledgements so far, maybe earlier than the JobManager's word; of the awaited tasks only once that is in.
     acknowledged: dict[ExecutionAttemptId, AcknowledgeCheckpoint] = field(default_factory=dict)
+    # When each of them came.
+    acknowledged_ms: dict[ExecutionAttemptId, int] = field(default_factory=dict)
     enumerators: dict[OperatorId, Any] = field(default_factory=dict)
     # Some sink collects rows.
     collects: bool = False
@@ -62,6 +65,41 @@ class PendingCheckpoint:
                 for name in ("alignment_ms", "sync_ms", "async_ms", "is_unaligned")
             },
         }
+
+    def view(self, status: str = "IN_PROGRESS", ended_ms: int | None = None, **end: str) -> CheckpointView:
+        """Return it for people.
+
+        Args:
+            status: How it stands.
+            ended_ms: When it ended, epoch milliseconds.
+            **end: ``path`` or ``reason`` of its end.
+        """
+        return CheckpointView(
+            checkpoint_id=self.checkpoint_id,
+            status=status,
+            is_savepoint=self.savepoint is not None,
+            is_last=self.is_final,
+            triggered_ms=self.timestamp_ms,
+            ended_ms=ended_ms,
+            num_subtasks=len(self.awaited or ()),
+            tasks=tuple(self._task_view(attempt) for attempt in self.acknowledged),
+            **end,
+        )
+
+    def _task_view(self, attempt: ExecutionAttemptId) -> TaskAcknowledgement:
+        metrics = self.acknowledged[attempt].metrics
+        return TaskAcknowledgement(
+            attempt.vertex,
+            attempt.subtask,
+            self.acknowledged_ms.get(attempt, self.timestamp_ms),
+            int(metrics.get("bytes", 0)),
+            int(metrics.get("uploaded_bytes", 0)),
+            int(metrics.get("persisted_bytes", 0)),
+            metrics.get("alignment_ms", 0),
+            metrics.get("sync_ms", 0),
+            metrics.get("async_ms", 0),
+            bool(metrics.get("is_unaligned", 0)),
+        )
 
 
 def checkpoint_key(checkpoint_id: int) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import JobFailedError
 from ..kernel.config import JobSettings
+from ..protocol.details import JobDetails
 from ..protocol.messages import SubmitJob
 from ..protocol.states import JobStatus
 from ..protocol.views import JobView
@@ -38,6 +39,8 @@ class DispatchedJob:
     ending: JobView | None = None
     # What it has left behind has been seen to, or is being.
     has_cleanup: bool = False
+    # The job in full, once it has ended and if that is known.
+    details: JobDetails | None = None
 
     @property
     def has_ended(self) -> bool:

@@ -62,6 +62,7 @@ from ..kernel.machine import (
     kind_of,
 )
 from ..protocol.control_messages import AllReleased, JobArchived, ReleaseAll, TaskManagersAsked
+from ..protocol.details import JobDetails
 from ..protocol.messages import (
     CancelJob,
     FindJobManager,
@@ -76,7 +77,7 @@ from ..protocol.messages import (
     SubmitJob,
 )
 from ..protocol.states import JobStatus
-from ..protocol.views import JobView
+from ..protocol.views import FailureView, JobView
 from .dispatched_jobs import DispatchedJob, ended_job, first_view
 from .job_cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
 from .job_store_io import (
@@ -111,6 +112,9 @@ STEADY_MS = 60_000
 
 MAX_ARCHIVED = 1_000
 """Ended jobs remembered."""
+
+MAX_DETAILED_SUBTASKS = 20_000
+"""Of ended jobs that are remembered in full: some fifty megabytes."""
 
 START_TIMEOUT_MS = 120_000
 """A job's host may take this long to give its first sign of life."""
@@ -343,7 +347,8 @@ class Dispatcher:
             message = f'there is no job "{job_id}" in this cluster'
             return RequestFailed(JobNotFoundError(message))
         address = None if job.host is None else Address(job.host, JOB_MANAGER_ACTOR)
-        return JobManagerFound(address, job.epoch, job.view)
+        details = job.details or JobDetails(job.view, job.submission.settings)
+        return JobManagerFound(address, job.epoch, job.view, replace(details, view=job.view))
 
     def _drop_oldest_ended(self) -> list[Command]:
         ended = (job_id for job_id, job in self._jobs.items() if job.has_ended and job.host is None)
@@ -355,6 +360,14 @@ class Dispatcher:
                 work = functools.partial(forget_job, self._ha.jobs, self._ha.lease, self.term, job_id)
                 commands.append(Offload("forget_job", _JobForgotten(job_id), work))
         return commands
+
+    def _drop_old_details(self) -> None:
+        """Keep what is known of ended jobs in full only of the newest ones."""
+        left = MAX_DETAILED_SUBTASKS
+        for job in reversed(self._jobs.values()):
+            if job.details is not None:
+                left -= 1 + sum(len(vertex.subtasks) for vertex in job.details.vertices)
+                job.details = job.details if left >= 0 else None
 
     # ---------------------------------------------------------------------------------------------------- job managers
     def _start_job_manager(self, job: DispatchedJob, now_ms: int) -> list[Command]:
@@ -414,6 +427,9 @@ class Dispatcher:
         job.epoch = message.epoch  # the store may have given the leader a larger one
         if job.ending is not None:
             return []
+        if message.details is not None:
+            job.details = message.details
+            self._drop_old_details()
         job.has_run = job.has_run or message.view.state != JobStatus.CREATED.value
         if message.view.checkpoints_completed > job.checkpoints_at_start:
             job.num_vain_epochs = 0
@@ -485,6 +501,7 @@ class Dispatcher:
             state=(JobStatus.RESTARTING if job.has_run else JobStatus.CREATED).value,
             failure=reason,
             history=(*job.view.history, (now_ms, f"restarts: {reason}")),
+            failures=(*job.view.failures, FailureView(now_ms, "ProcessLostError", reason)),
         )
         return self._start_job_manager(job, now_ms)
 
@@ -500,6 +517,8 @@ class Dispatcher:
             error=JobFailedError(message, job=submission.job_id, cause=reason),
             slots=(),
             history=(*job.view.history, (now_ms, f"fails: {reason}")),
+            failures=(*job.view.failures, FailureView(now_ms, "JobFailedError", reason)),
+            entered_ms={**job.view.entered_ms, JobStatus.FAILED.value: now_ms},
         )
         return self._end(job, view, now_ms)
 

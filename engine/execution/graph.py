@@ -123,9 +123,10 @@ class Execution:
         attempt: Its id, never used again.
         place: The slot it was given.
         state: Changed by `transition` only.
+        entered_ms: When it came into each state, epoch milliseconds.
     """
 
-    __slots__ = ("attempt", "place", "state")
+    __slots__ = ("attempt", "entered_ms", "place", "state")
 
     @property
     def subtask(self) -> tuple[VertexId, int]:
@@ -141,6 +142,7 @@ class Execution:
         self.attempt = attempt
         self.place = place
         self.state = TaskState.CREATED
+        self.entered_ms: dict[TaskState, int] = {}
 
     def can_become(self, state: TaskState) -> bool:
         """Whether the table allows the change."""
@@ -155,6 +157,7 @@ class Execution:
         check_transition(self.attempt, self.state, state, log)
         log.add(now_ms, self.attempt, f"{self.state.value} -> {state.value}{f' ({why})' if why else ''}")
         self.state = state
+        self.entered_ms[state] = now_ms
 
 
 class ExecutionVertex:

@@ -54,6 +54,8 @@ def on_checkpoint_ended(job: Job, message: CheckpointEnded, now_ms: int) -> list
     """Go on as a checkpoint or savepoint is complete, or will never be."""
     if message.outcome is CheckpointOutcome.FENCED:
         return leave(job, message.reason, now_ms) if message.epoch == job.state.epoch else []
+    if message.view is not None:
+        job.record.checkpoints.ended(message.view)
     is_complete = message.outcome is CheckpointOutcome.COMPLETED
     if message.request_id is not None:
         return (_savepoint_completed if is_complete else _savepoint_failed)(job, message, now_ms)

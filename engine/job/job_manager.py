@@ -67,8 +67,7 @@ PHASES = {
 
 def _on_started(job: Job, _event: Started, now_ms: int) -> list[Command]:
     """Read the program and begin the first deployment."""
-    if job.record.started_ms is None:
-        job.record.started_ms = now_ms
+    job.record.began(now_ms)
     commands = job.record.clients.started()
     try:
         job_graph: JobGraph = load_program(job.submission.job_graph)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from ..errors import ConfigurationError, InternalError, StateUnavailableError
+from ..errors import ConfigurationError, InternalError, SavepointError, StateUnavailableError
 from ..graph.rescaling import find_vertex
 from ..kernel.machine import Asked, Command, OffloadCompleted, Reply
+from ..protocol.checkpoint_messages import PendingCheckpointsAsked
 from ..protocol.messages import (
     CancelJob,
     FailTaskOnPurpose,
+    FetchJobDetails,
+    FetchPendingCheckpoints,
     FetchReports,
     KillSlotOnPurpose,
     RequestFailed,
@@ -16,7 +19,7 @@ from ..protocol.messages import (
     WaitForJob,
 )
 from ..protocol.query_messages import LocateState
-from ..protocol.savepoint_messages import StopWithSavepoint, TriggerSavepoint
+from ..protocol.savepoint_messages import FetchSavepointStatus, StopWithSavepoint, TriggerSavepoint
 from . import rescale
 from .context.job import Job
 from .context.phase import Phase
@@ -33,6 +36,12 @@ def on_asked(job: Job, event: Asked, now_ms: int) -> list[Command]:
         return [*clients.poll(ask_id, request), *ending.linger(job)]
     if isinstance(request, FetchReports):
         return _fetch_reports(job, ask_id, request, now_ms)
+    if isinstance(request, FetchJobDetails):
+        return [Reply(ask_id, job.details())]
+    if isinstance(request, FetchPendingCheckpoints):  # it is on this host, and answers itself
+        return [job.to_coordinator(PendingCheckpointsAsked(ask_id))]
+    if isinstance(request, FetchSavepointStatus):
+        return [_savepoint_status(job, ask_id, request)]
     if isinstance(request, StopJob):
         return [*_stop_requested(job, ask_id, request, now_ms), *clients.asked()]
     if isinstance(request, RescaleJob):
@@ -88,6 +97,14 @@ def _savepoint_requested(job: Job, ask_id: str, request: TriggerSavepoint | Stop
         refusal = f"the job has ended {job.record.status.value}" if is_over else f"the job is {state.phase.value}"
     commands = job.savepoints.asked(ask_id, request, state.epoch, state.deployment, refusal)
     return commands + ending.linger(job)
+
+
+def _savepoint_status(job: Job, ask_id: str, request: FetchSavepointStatus) -> Reply:
+    status = job.savepoints.status_of(request.request_id, job.state.epoch)
+    if status is not None:
+        return Reply(ask_id, status)
+    message = f"no savepoint was asked for as {request.request_id!r}, or the JobManager that was taking it was lost"
+    return Reply(ask_id, RequestFailed(SavepointError(message, job=job.submission.name)))
 
 
 def on_savepoint_begun(job: Job, event: OffloadCompleted, now_ms: int) -> list[Command]:

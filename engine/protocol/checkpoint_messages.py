@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from headrace.state.checkpoints.snapshot import OperatorSnapshot
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 
+from .details import CheckpointView
+
 
 class SavepointTarget(NamedTuple):
     """Which savepoint is wanted: the client's request, and the folder it is to be in."""
@@ -153,6 +155,7 @@ class CheckpointEnded:
         path: Where it is, if it is complete.
         metrics: Of a complete checkpoint; see `headrace.engine.protocol.views.JobView.last_checkpoint_metrics`.
         request_id: Of a savepoint, which nobody else is told of, as it commits nothing.
+        view: The checkpoint for people; None if none was triggered.
     """
 
     epoch: int
@@ -162,6 +165,7 @@ class CheckpointEnded:
     path: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     request_id: str | None = None
+    view: CheckpointView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +205,14 @@ class CoordinatorStopped:
     """From here on no checkpoint of the old deployment can complete: it may be chosen what to restore."""
 
     deployment: int
+    aborted: tuple[CheckpointView, ...] = ()
+    """Checkpoints that the end of the deployment has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCheckpointsAsked:
+    """JobManager to CheckpointCoordinator, beside it: a client asks for the checkpoints under way; answer ``ask_id``
+    with a tuple of `CheckpointView`.
+    """
+
+    ask_id: str

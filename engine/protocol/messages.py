@@ -15,6 +15,7 @@ from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId
 from ..kernel.config import JobSettings
 from ..kernel.machine import Address
 from ..kernel.machine_resources import MachineResources
+from .details import JobDetails
 from .views import JobView, SlotInfo, StopMode, TaskManagerView
 
 # ----------------------------------------------------------------------------------------- client to Dispatcher (asks)
@@ -71,6 +72,8 @@ class JobManagerFound:
     address: Address | None
     epoch: int
     view: JobView
+    details: JobDetails | None = None
+    """What is known of it, in full if it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,16 @@ class WaitForJob:
 
     seen_version: int
     timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchJobDetails:
+    """Answer: `JobDetails`, at once. No sign of life of the job's client: anybody may look."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPendingCheckpoints:
+    """Answer: a tuple of `CheckpointView`, of those under way, newest first. As little a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +179,12 @@ class FailTaskOnPurpose:
 
 @dataclass(frozen=True, slots=True)
 class JobStatusChanged:
-    """A JobManager tells the Dispatcher how its job is."""
+    """A JobManager tells the Dispatcher how its job is; at its end in full."""
 
     job_id: JobId
     epoch: int
     view: JobView
+    details: JobDetails | None = None
 
 
 @dataclass(frozen=True, slots=True)

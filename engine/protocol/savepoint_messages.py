@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 __all__ = [
+    "FetchSavepointStatus",
     "SavepointState",
     "SavepointStatus",
     "StopWithSavepoint",
@@ -48,6 +49,15 @@ class StopWithSavepoint:
     drain: bool
     timeout_ms: int
     epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSavepointStatus:
+    """Client to JobManager (ask): how does a request stand? Answer: `SavepointStatus` at once, or `RequestFailed` with
+    SavepointError if this leader knows of none with that id.
+    """
+
+    request_id: str
 
 
 class SavepointState(str, Enum):

@@ -58,6 +58,31 @@ class TaskManagerView:
 
 
 @dataclass(frozen=True, slots=True)
+class FailureView:
+    """A failure of a job, whether or not it was restarted.
+
+    Attributes:
+        at_ms: When, epoch milliseconds.
+        kind: The error's class.
+        text: What it says, without passwords.
+        domain: Where it comes from, see `headrace.engine.job.phases.failures.FailureDomain`.
+        task: The task that failed, as ``name (2/4)``; empty if it is nobody's.
+        vertex_id: The task's vertex; empty likewise.
+        subtask: Its index in it; -1 likewise.
+        task_manager: Where it ran; empty likewise.
+    """
+
+    at_ms: int
+    kind: str
+    text: str
+    domain: str = ""
+    task: str = ""
+    vertex_id: str = ""
+    subtask: int = -1
+    task_manager: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorView:
     """One operator of a vertex for people.
 
@@ -150,9 +175,15 @@ class JobView:
     """Parallelism of vertices that were rescaled since the job was submitted."""
     savepoint_path: str | None = None
     """The savepoint that the job was stopped with."""
+    savepoint_request: str | None = None
+    """Id of the request for it."""
     is_checkpoint_kept: bool = True
     """Whether the newest complete checkpoint stays although the job has ended; True while it has not."""
     waiting: str | None = None
     """What the cluster does while the job waits for slots; None if it does not wait, or that is not known."""
     task_managers: tuple[TaskManagerView, ...] = ()
     """Those that work for it now, with their memory, disk and network."""
+    entered_ms: dict[str, int] = field(default_factory=dict)
+    """When it came into each of its states last, epoch milliseconds."""
+    failures: tuple[FailureView, ...] = ()
+    """The newest ones, newest last."""

@@ -13,9 +13,11 @@ from ...errors import HeadraceError
 from ...execution.graph import InvalidTransition
 from ...graph.job_graph import JobGraph
 from ...kernel.machine import Address, Command, Send
+from ...protocol.details import JobDetails
 from ...protocol.messages import JobStatusChanged, RequestSlots, SubmitJob
 from ...protocol.states import JobStatus
 from ...protocol.views import JobView
+from .metrics import edges_of
 from .phase import PHASE_TRANSITIONS, Phase
 from .record import JobRecord
 from .running import JobExecution
@@ -152,7 +154,9 @@ class Job:
 
     def tell_dispatcher(self) -> Send:
         """Tell the Dispatcher how the job is."""
-        status = JobStatusChanged(self.submission.job_id, self.state.epoch, self.view())
+        details = self.details() if self.record.status.is_terminal else None
+        view = self.view() if details is None else details.view
+        status = JobStatusChanged(self.submission.job_id, self.state.epoch, view, details)
         return Send(self.peers.dispatcher, status)
 
     def view(self) -> JobView:
@@ -161,3 +165,11 @@ class Job:
             return self.record.view(None, [], [])
         registry = self.execution.registry
         return self.record.view(self.execution.graph, registry.all_slots(), registry.views())
+
+    def details(self) -> JobDetails:
+        """The job down to its subtasks."""
+        view, checkpoints = self.view(), self.record.checkpoints.view()
+        if self.execution is None:
+            return JobDetails(view, self.settings, checkpoints=checkpoints)
+        graph = self.execution.graph
+        return JobDetails(view, self.settings, self.record.metrics.details(graph), edges_of(graph), checkpoints)

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field, replace
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
-from ...execution.graph import ExecutionGraph
+from ...execution.graph import ExecutionGraph, ExecutionVertex
 from ...functions.accumulators import AccumulatorPart, merged_parts
 from ...functions.event_time_parts import OperatorEventTime
 from ...kernel.metrics import MetricValue, combined
+from ...protocol.details import EdgeView, SubtaskView, VertexDetails
+from ...protocol.states import TaskState
 from ...protocol.task_messages import MetricsReported
 from ...protocol.views import OperatorView, VertexView
 
-__all__ = ["JobMetrics"]
+__all__ = ["JobMetrics", "edges_of"]
 
 GAUGES = frozenset({"watermark_ms"})
 """Operators' numbers that are no counters: adding them over subtasks would mean nothing."""
@@ -40,6 +42,12 @@ class _TaskNumbers:
     def per_ms(self, name: str) -> float:
         elapsed = self.latest.get("elapsed_ms", 0) - self.previous.get("elapsed_ms", 0)
         return max(self.latest.get(name, 0) - self.previous.get(name, 0), 0) / elapsed if elapsed > 0 else 0.0
+
+    def rate(self, name: str) -> float:
+        return 1_000 * self.per_ms(name)
+
+    def share(self, name: str) -> float:
+        return min(self.per_ms(name), 1.0)
 
 
 class JobMetrics:
@@ -80,11 +88,54 @@ class JobMetrics:
             for vertex in graph.vertices
         )
 
+    def details(self, graph: ExecutionGraph) -> tuple[VertexDetails, ...]:
+        """Every subtask of every vertex, in the same order."""
+        vertices = graph.job_graph.vertices
+        return tuple(
+            VertexDetails(
+                vertex_id,
+                vertices[vertex_id].max_parallelism,
+                vertices[vertex_id].slot_sharing_group,
+                tuple(map(self._subtask, subtasks)),
+            )
+            for vertex_id, subtasks in graph.vertices.items()
+        )
+
+    def _subtask(self, subtask: ExecutionVertex) -> SubtaskView:
+        execution = subtask.current
+        if execution is None:
+            return SubtaskView(subtask.subtask, TaskState.CREATED.value, -1, "", "", "", {}, {})
+        task = self._tasks.get(execution.attempt) or _TaskNumbers()
+        place = execution.place
+        return SubtaskView(
+            subtask=subtask.subtask,
+            state=execution.state.value,
+            attempt=execution.attempt.attempt,
+            task_manager=place.task_manager,
+            host=place.host,
+            node=place.info.node,
+            entered_ms={state.value: at_ms for state, at_ms in execution.entered_ms.items()},
+            numbers=dict(task.latest),
+            records_in_per_s=task.rate("records_in"),
+            records_out_per_s=task.rate("records_out"),
+            busy=task.share("busy_ms"),
+            backpressured=task.share("backpressured_ms"),
+            operators={uid: combined([numbers]) for uid, numbers in task.operators.items()},
+        )
+
+
+def edges_of(graph: ExecutionGraph) -> tuple[EdgeView, ...]:
+    """The exchanges of a job."""
+    return tuple(
+        EdgeView(edge.source, edge.target, edge.input_index, edge.partitioner.name, edge.side_tag, edge.is_feedback)
+        for edge in graph.job_graph.edges
+    )
+
 
 def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _TaskNumbers]) -> VertexView:
     vertex, tasks = graph.job_graph.vertices[vertex_id], list(by_subtask.values())
-    busy = _mean([min(task.per_ms("busy_ms"), 1.0) for task in tasks])
-    backpressured = _mean([min(task.per_ms("backpressured_ms"), 1.0) for task in tasks])
+    busy = _mean([task.share("busy_ms") for task in tasks])
+    backpressured = _mean([task.share("backpressured_ms") for task in tasks])
     watermarks = [task.latest["watermark_ms"] for task in tasks if "watermark_ms" in task.latest]
     reports = [(uid, _summable(numbers)) for task in tasks for uid, numbers in task.operators.items()]
     return VertexView(
@@ -94,8 +145,8 @@ def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _
         states=graph.state_counts(vertex_id),
         records_in=int(sum(task.total("records_in") for task in tasks)),
         records_out=int(sum(task.total("records_out") for task in tasks)),
-        records_in_per_s=1_000 * sum(task.per_ms("records_in") for task in tasks),
-        records_out_per_s=1_000 * sum(task.per_ms("records_out") for task in tasks),
+        records_in_per_s=sum(task.rate("records_in") for task in tasks),
+        records_out_per_s=sum(task.rate("records_out") for task in tasks),
         busy=busy,
         idle=max(1.0 - busy - backpressured, 0.0) if tasks else 0.0,
         backpressured=backpressured,

@@ -8,17 +8,20 @@ Source: Flink's ``ArchivedExecutionGraph`` and ``ExecutionGraphInfo``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.state.credentials import masked
 from headrace.state.identifiers import VertexId
 
 from ...checkpoint.io import is_newest_kept
+from ...checkpoint.statistics import CheckpointStatistics
 from ...execution.graph import ExecutionGraph, check_transition
 from ...kernel.event_log import EventLog
 from ...kernel.restart_backoff import RestartBackoff
 from ...protocol.checkpoint_messages import CheckpointEnded
 from ...protocol.messages import SubmitJob
 from ...protocol.states import JobStatus
-from ...protocol.views import JobView, SlotInfo, StopMode, TaskManagerView
+from ...protocol.views import FailureView, JobView, SlotInfo, StopMode, TaskManagerView
 from .clients import JobClients
 from .metrics import JobMetrics
 from .reports import ReportLog
@@ -27,6 +30,12 @@ __all__ = ["JobRecord"]
 
 HISTORY_LENGTH = 200
 """Notable events kept."""
+
+NUM_FAILURES = 16
+"""Failures kept: Flink's ``web.exception-history-size``."""
+
+MAX_FAILURE_LENGTH = 8_000
+"""Characters kept of each."""
 
 
 class JobRecord:
@@ -45,6 +54,7 @@ class JobRecord:
         self.clients = JobClients(epoch, settings.heartbeat_timeout_ms, is_attached=settings.attached)
         self.reports = ReportLog(epoch)
         self.metrics = JobMetrics()
+        self.checkpoints = CheckpointStatistics()
         # The Dispatcher has not been told of the newest changes yet.
         self.has_news = True
         self._failure: str | None = None
@@ -60,6 +70,7 @@ class JobRecord:
         self.parallelism: dict[VertexId, int] = {}
         # What it was stopped with, see `headrace.engine.job.context.savepoints`.
         self.savepoint_path: str | None = None
+        self.savepoint_request: str | None = None
         self._job = job
         self._checkpoints_completed = self._checkpoints_failed = 0
         self._last_checkpoint: int | None = None
@@ -67,6 +78,11 @@ class JobRecord:
         self._last_checkpoint_ms: float | None = None
         self._last_checkpoint_metrics: dict[str, float] = {}
         self._history: list[tuple[int, str]] = []
+        self._failures: list[FailureView] = []
+        # The last of them; what follows from it is no other one.
+        self._noted: BaseException | None = None
+        # When the job came into each of its states last.
+        self._entered_ms: dict[str, int] = {}
         # What the cluster does while the job waits for slots.
         self.waiting: str | None = None
         if predecessor is not None:
@@ -86,6 +102,8 @@ class JobRecord:
         self._last_checkpoint_ms = predecessor.last_checkpoint_ms
         self._last_checkpoint_metrics = predecessor.last_checkpoint_metrics
         self._history = list(predecessor.history)
+        self._failures = list(predecessor.failures[-NUM_FAILURES:])
+        self._entered_ms = dict(predecessor.entered_ms)
 
     @property
     def last_checkpoint(self) -> int | None:
@@ -108,6 +126,20 @@ class JobRecord:
         self._history.append((now_ms, text))
         del self._history[:-HISTORY_LENGTH]
 
+    def note_failure(self, error: BaseException, failure: FailureView) -> None:
+        """Write down a failure; noted again, as what it led to, it is the same one."""
+        if error is self._noted:
+            return
+        self._noted = error
+        self._failures.append(replace(failure, text=masked(failure.text)[:MAX_FAILURE_LENGTH]))
+        del self._failures[:-NUM_FAILURES]
+
+    def began(self, now_ms: int) -> None:
+        """Note that the job is there, under its first leader or a later one."""
+        if self.started_ms is None:
+            self.started_ms = now_ms
+        self._entered_ms[self.status.value] = now_ms
+
     def become(self, status: JobStatus, now_ms: int) -> None:
         """Change the job's state; the state it has is no change.
 
@@ -119,6 +151,7 @@ class JobRecord:
         check_transition("job", self.status, status, self.log)
         self.log.add(now_ms, "job", f"{self.status.value} -> {status.value}")
         self.status = status
+        self._entered_ms[status.value] = now_ms
         self.has_news = True
 
     def checkpoint_completed(self, message: CheckpointEnded) -> None:
@@ -160,12 +193,15 @@ class JobRecord:
             history=tuple(self._history),
             stopping=self.stopping,
             savepoint_path=self.savepoint_path,
+            savepoint_request=self.savepoint_request,
             accumulators=self.metrics.accumulators(),
             backoff=self.backoff,
             parallelism=dict(self.parallelism),
             is_checkpoint_kept=self._is_checkpoint_kept,
             waiting=self.waiting,
             task_managers=tuple(task_managers),
+            entered_ms=dict(self._entered_ms),
+            failures=tuple(self._failures),
         )
 
     @property

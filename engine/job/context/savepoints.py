@@ -196,6 +196,13 @@ class JobSavepoints:
         savepoint.ask_ids.remove(timer.ask_id)
         return [Reply(timer.ask_id, SavepointStatus(savepoint.epoch, SavepointState.PENDING))]
 
+    def status_of(self, request_id: str, epoch: int) -> SavepointStatus | None:
+        """How a request stands; None if this leader knows of none with that id."""
+        savepoint = self._requests.get(request_id)
+        if savepoint is None:
+            return None
+        return savepoint.answer or SavepointStatus(epoch, SavepointState.PENDING)
+
     def _decide(self, savepoint: _Savepoint, answer: SavepointStatus) -> list[Command]:
         if savepoint.answer is not None:
             return []
@@ -346,7 +353,7 @@ class JobSavepoints:
             if savepoint.answer is not None:
                 continue
             if savepoint.path is not None and status is JobStatus.FINISHED:
-                self._record.savepoint_path = savepoint.path
+                self._record.savepoint_path, self._record.savepoint_request = savepoint.path, savepoint.request_id
                 complete = SavepointStatus(epoch, SavepointState.COMPLETE, savepoint.path)
                 commands += self._decide(savepoint, complete)
             elif savepoint.path is not None:

@@ -20,6 +20,7 @@ Source: Flink's ``DefaultScheduler.handleTaskFailure``, ``ExecutionFailureHandle
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from enum import Enum
 
 from ...checkpoint.fallback import may_pass_over, with_public_output
@@ -47,6 +48,7 @@ from ...execution.regions import Subtask
 from ...kernel.config import DamagedCheckpointPolicy, FailoverStrategy
 from ...kernel.machine import Command
 from ...protocol.states import JobStatus
+from ...protocol.views import FailureView
 from ..context.job import Job
 from ..context.phase import Phase
 
@@ -152,9 +154,10 @@ def handle_failure(
     scope = _scope_of(job, affected)
     if phase is Phase.STOPPING and (state.stop_target is not JobStatus.RESTARTING or scope <= state.scope):
         return job.advance(now_ms)  # a consequence, or too late to matter
+    if phase in (Phase.STOPPING, Phase.BACKING_OFF) and scope <= state.scope:
+        return []
+    note_failure(job, error, now_ms, affected)
     if phase in (Phase.STOPPING, Phase.BACKING_OFF):
-        if scope <= state.scope:
-            return []
         note_restart(job, error, scope | state.scope, now_ms)
         return job.stop(JobStatus.RESTARTING, now_ms, scope | state.scope)
     if phase in (Phase.PREPARING, Phase.WAITING_FOR_SLOTS, Phase.DEPLOYING):
@@ -179,6 +182,23 @@ def handle_failure(
         pause = f"waits {backoff.delay_ms / 1_000:g} s before restart {backoff.num_restarts}"
         job.record.note(now_ms, f"{pause}: it goes on failing without getting anywhere")
     return job.stop(JobStatus.RESTARTING, now_ms, scope)
+
+
+def note_failure(job: Job, error: BaseException, now_ms: int, affected: Collection[Execution] | None = None) -> None:
+    """Write a failure down for people, with the task that it is of."""
+    failure = FailureView(now_ms, type(error).__name__, str(error), domain_of(error).value)
+    execution = next(iter(affected or ()), None)
+    if execution is not None and job.execution is not None:
+        vertex, subtask = execution.subtask
+        task = job.execution.graph.job_graph.vertices[vertex]
+        failure = replace(
+            failure,
+            task=f"{task.name} ({subtask + 1}/{task.parallelism})",
+            vertex_id=vertex,
+            subtask=subtask,
+            task_manager=execution.place.task_manager,
+        )
+    job.record.note_failure(error, failure)
 
 
 def _may_restart(job: Job, now_ms: int) -> bool:
@@ -239,6 +259,7 @@ def fail_job(job: Job, error: BaseException, now_ms: int) -> list[Command]:
     is_decided = state.phase is Phase.STOPPING and state.stop_target is not JobStatus.RESTARTING
     if is_decided or state.phase in (Phase.DELIVERING, Phase.ENDED):
         return []
+    note_failure(job, error, now_ms)
     record.error = error
     record.failure = str(error)
     record.note(now_ms, f"fails: {record.failure}")

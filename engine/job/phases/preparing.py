@@ -8,10 +8,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from headrace.state.checkpoints.manifest import SAVEPOINT
+
 from ...checkpoint.choice import JobPast
 from ...checkpoint.io import Preparation, RestorePoint, check_restorable, prepare_job
 from ...errors import CheckpointCorruptError, CheckpointError, CheckpointLostError, SupersededError
 from ...kernel.machine import Command, Offload, OffloadCompleted
+from ...protocol.details import RestoredCheckpoint
 from ...protocol.states import JobStatus
 from ..context.job import Job, PhaseRules
 from ..context.phase import Phase
@@ -109,6 +112,8 @@ def _note_restore(job: Job, point: RestorePoint, now_ms: int) -> None:
         repeated = "after a proof that its output is not public" if point.must_prove else "output comes twice"
         job.record.note(now_ms, f"falls back to checkpoint {point.checkpoint_id}, {repeated}: {problem}")
     job.record.note(now_ms, f"restores checkpoint {point.checkpoint_id}")
+    restored = RestoredCheckpoint(point.checkpoint_id, now_ms, point.manifest.kind == SAVEPOINT, point.path)
+    job.record.checkpoints.restored(restored)
 
 
 PREPARING = PhaseRules(begin, lambda _job, _now_ms: [], {JobPrepared: on_preparation})

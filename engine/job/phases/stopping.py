@@ -29,6 +29,8 @@ def begin(job: Job, now_ms: int) -> list[Command]:
 
 def on_coordinator_stopped(job: Job, message: CoordinatorStopped, now_ms: int) -> list[Command]:
     """Go on stopping: no checkpoint of the deployment can complete any more."""
+    for view in message.aborted:
+        job.record.checkpoints.ended(view)
     if message.deployment != job.state.deployment:
         return []
     job.state.has_coordinator_stopped = True

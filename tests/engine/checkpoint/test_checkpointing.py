@@ -306,7 +306,11 @@ def test_stop_gives_up_what_is_pending():
     driver = Driver()
     driver.start()
     driver.trigger()
-    assert sent(driver.give(ExecutionStopped(1, 0)), CoordinatorStopped) == [CoordinatorStopped(0)]
+    (stopped,) = sent(driver.give(ExecutionStopped(1, 0)), CoordinatorStopped)
+    assert stopped.deployment == 0
+    assert [(view.checkpoint_id, view.status, view.reason) for view in stopped.aborted] == [
+        (1, "FAILED", "the job stops")
+    ]
     driver.acknowledge(1)
     assert not driver.works
     driver.start()

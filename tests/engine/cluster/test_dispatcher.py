@@ -31,6 +31,7 @@ from headrace.engine.kernel.machine import (
     StartTimer,
 )
 from headrace.engine.protocol.control_messages import AllReleased, JobArchived, ReleaseAll
+from headrace.engine.protocol.details import JobDetails, SubtaskView, VertexDetails
 from headrace.engine.protocol.messages import (
     CancelJob,
     FindJobManager,
@@ -343,3 +344,17 @@ def test_why_a_job_manager_was_lost_is_told_without_passwords(max_attempts):
     view = driver.ask(FindJobManager(JOB)).view
     assert "could not connect" in view.failure
     assert "p4ss" not in f"{view!r}{view.error}"
+
+
+def test_only_the_newest_ended_jobs_are_remembered_in_full(monkeypatch):
+    monkeypatch.setattr("headrace.engine.cluster.dispatcher.MAX_DETAILED_SUBTASKS", 4)
+    driver = Driver()
+    subtasks = (SubtaskView(0, "FINISHED", 0, "", "", "", {}, {}),)
+    for job_id in ("a", "b", "c"):
+        driver.submit(job_id)
+        found = driver.ask(FindJobManager(job_id))
+        view = replace(found.view, state="FINISHED")
+        details = JobDetails(view, vertices=(VertexDetails("v", 1, "default", subtasks),))
+        driver.give(JobStatusChanged(job_id, found.epoch, view, details))
+    kept = [bool(driver.ask(FindJobManager(job_id)).details.vertices) for job_id in ("a", "b", "c")]
+    assert kept == [False, True, True]

@@ -1,0 +1,251 @@
+"""A job down to its subtasks and checkpoints, for those who ask for it: too much to be sent with every view.
+
+A JobManager makes it when it is asked, and once more at the job's end, for the Dispatcher to keep. All of it is data.
+
+Source: Flink's ``ArchivedExecutionGraph`` and ``CheckpointStatsSnapshot``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.state.identifiers import OperatorId, VertexId
+
+from ..kernel.config import JobSettings
+from .views import JobView
+
+__all__ = [
+    "CheckpointStatisticsView",
+    "CheckpointView",
+    "EdgeView",
+    "Figures",
+    "JobDetails",
+    "RestoredCheckpoint",
+    "SubtaskView",
+    "TaskAcknowledgement",
+    "VertexDetails",
+]
+
+
+class TaskAcknowledgement(NamedTuple):
+    """One task's part of a checkpoint.
+
+    Attributes:
+        vertex: Its vertex.
+        subtask: Which of its subtasks.
+        acknowledged_ms: When the coordinator heard of it, epoch milliseconds.
+        state_bytes: The state that it stands for.
+        uploaded_bytes: What of that was written for this checkpoint.
+        persisted_bytes: Records in flight that belong to it.
+        alignment_ms: From the first barrier to the last one.
+        sync_ms: How long the task stood still for its snapshot.
+        async_ms: How long files were written beside it.
+        is_unaligned: Whether barriers have overtaken records.
+    """
+
+    vertex: VertexId
+    subtask: int
+    acknowledged_ms: int
+    state_bytes: int
+    uploaded_bytes: int
+    persisted_bytes: int
+    alignment_ms: float
+    sync_ms: float
+    async_ms: float
+    is_unaligned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointView:
+    """A checkpoint or savepoint.
+
+    Attributes:
+        checkpoint_id: Its number.
+        status: ``IN_PROGRESS``, ``COMPLETED`` or ``FAILED``.
+        is_savepoint: Whether it is a savepoint.
+        is_last: Whether it is the last one of its job.
+        triggered_ms: When it was asked for, epoch milliseconds.
+        ended_ms: When it was complete or given up; None while it is neither.
+        num_subtasks: How many have to acknowledge it; 0 before that is known.
+        tasks: Who has.
+        path: Where it is, once it is complete.
+        reason: Why it was given up.
+    """
+
+    checkpoint_id: int
+    status: str
+    is_savepoint: bool
+    is_last: bool
+    triggered_ms: int
+    ended_ms: int | None
+    num_subtasks: int
+    tasks: tuple[TaskAcknowledgement, ...]
+    path: str = ""
+    reason: str = ""
+
+    @property
+    def duration_ms(self) -> int | None:
+        """From the trigger to the end; None while it goes on."""
+        return None if self.ended_ms is None else max(self.ended_ms - self.triggered_ms, 0)
+
+    @property
+    def latest_acknowledgement_ms(self) -> int | None:
+        """When the newest acknowledgement came; None before the first."""
+        return max((task.acknowledged_ms for task in self.tasks), default=None)
+
+
+class Figures(NamedTuple):
+    """What a number has been over the checkpoints that a summary is of."""
+
+    min: float
+    max: float
+    avg: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredCheckpoint:
+    """What the job went on from last.
+
+    Attributes:
+        checkpoint_id: Its number.
+        restored_ms: When, epoch milliseconds.
+        is_savepoint: Whether it is one.
+        path: Where it is.
+    """
+
+    checkpoint_id: int
+    restored_ms: int
+    is_savepoint: bool
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatisticsView:
+    """The checkpoints that one leader of a job has seen.
+
+    Attributes:
+        num_restored: How often the job went on from one.
+        num_completed: Savepoints included; so of the next ones.
+        num_failed: Given up, for whatever reason.
+        history: The newest ones that have ended, newest first.
+        latest_completed: The newest checkpoint that is complete and no savepoint.
+        latest_savepoint: The newest complete savepoint.
+        latest_failed: The newest that was given up.
+        restored: What the job went on from last.
+        summary: Figures of the complete ones by name: ``state_bytes``, ``uploaded_bytes``, ``persisted_bytes``,
+            ``duration_ms``. Empty before the first.
+    """
+
+    num_restored: int = 0
+    num_completed: int = 0
+    num_failed: int = 0
+    history: tuple[CheckpointView, ...] = ()
+    latest_completed: CheckpointView | None = None
+    latest_savepoint: CheckpointView | None = None
+    latest_failed: CheckpointView | None = None
+    restored: RestoredCheckpoint | None = None
+    summary: dict[str, Figures] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskView:
+    """One subtask as its current attempt is.
+
+    Attributes:
+        subtask: Its index.
+        state: Of its attempt, see `headrace.engine.protocol.states.TaskState`; CREATED before the first.
+        attempt: Number of the deployment it is part of; -1 before the first.
+        task_manager: Whose slot it is in; empty before the first attempt.
+        host: The slot's process.
+        node: The machine, as the cluster names it; empty if that is not known.
+        entered_ms: When the attempt came into each state, epoch milliseconds.
+        numbers: ``records_in``, ``records_out``, ``busy_ms``, ``backpressured_ms``, ``elapsed_ms`` since the attempt's
+            start, and ``watermark_ms`` if there is one. Empty before its first report.
+        records_in_per_s: Over the last report interval; so of the next ones.
+        records_out_per_s: Rate of what it has given on.
+        busy: Share of time, 0 to 1.
+        backpressured: Share of time, 0 to 1.
+        operators: The metrics of its operators by uid.
+    """
+
+    subtask: int
+    state: str
+    attempt: int
+    task_manager: str
+    host: str
+    node: str
+    entered_ms: dict[str, int]
+    numbers: dict[str, float]
+    records_in_per_s: float = 0.0
+    records_out_per_s: float = 0.0
+    busy: float = 0.0
+    backpressured: float = 0.0
+    operators: dict[OperatorId, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> float:
+        """Share of time that is neither; 0 before the first report."""
+        return max(1.0 - self.busy - self.backpressured, 0.0) if self.numbers else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class VertexDetails:
+    """What a view of a vertex leaves out.
+
+    Attributes:
+        vertex_id: Its id.
+        max_parallelism: How many key groups it has.
+        slot_sharing_group: The group of its slots.
+        subtasks: All of them, by index.
+    """
+
+    vertex_id: VertexId
+    max_parallelism: int
+    slot_sharing_group: str
+    subtasks: tuple[SubtaskView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeView:
+    """An exchange between two vertices.
+
+    Attributes:
+        source: Whose output it carries.
+        target: Who reads it.
+        input_index: Which input of the target.
+        ship_strategy: How records are dealt out: ``FORWARD``, ``HASH`` ...
+        side_output: Which side output it carries; None for the main one.
+        is_feedback: Whether it closes a loop.
+    """
+
+    source: VertexId
+    target: VertexId
+    input_index: int
+    ship_strategy: str
+    side_output: str | None = None
+    is_feedback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetails:
+    """A job down to its subtasks.
+
+    Attributes:
+        view: The job.
+        settings: What it was submitted with; None if that is not known.
+        vertices: In the order of the view's.
+        edges: The exchanges.
+        checkpoints: Its checkpoints.
+    """
+
+    view: JobView
+    settings: JobSettings | None = None
+    vertices: tuple[VertexDetails, ...] = ()
+    edges: tuple[EdgeView, ...] = ()
+    checkpoints: CheckpointStatisticsView = CheckpointStatisticsView()
