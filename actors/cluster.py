@@ -31,6 +31,7 @@ from headrace.engine.kernel.machine import Address
 from headrace.engine.kernel.machine_resources import Examine
 from headrace.engine.protocol.messages import (
     CancelJob,
+    FetchJobDetails,
     FetchReports,
     FindJobManager,
     JobManagerFound,
@@ -50,6 +51,7 @@ from headrace.state.identifiers import JobId
 from .head import (
     DISPATCHER_ACTOR,
     LOOK_AGAIN_MS,
+    REST_ACTOR,
     HeadPlan,
     LeaderSearch,
     no_leader,
@@ -60,7 +62,10 @@ from .hosts.host_system import AskTimedOutError, HostGoneError
 from .machine_resources import examine_machine
 
 if TYPE_CHECKING:
+    from headrace.engine.kernel.rest_settings import RestSettings
+
     from .ray.system import RaySystem
+    from .rest.host import RestAddress, RestPlan
     from .sim.faults import FaultPlan
 
 Actors = tuple[tuple[str, MachineFactory], ...]
@@ -89,6 +94,9 @@ PATIENCE_MS = 5_000
 """An answer this late, over what its question allows, is taken for lost, and asked for again of the one that leads by
 then.
 """
+
+STOP_REST_TIMEOUT_MS = 5_000
+"""How long a head may take to close its REST server before it is killed."""
 
 LEADER_PATIENCE_MS = 5_000
 """A leader of several that does not answer within this time may not be there any more: it is looked for again."""
@@ -266,7 +274,7 @@ class Cluster:
             if leader is None:
                 found: JobManagerFound = self.ask_dispatcher(FindJobManager(job_id), max(PATIENCE_MS, timeout_ms))
                 if found.address is None:
-                    return _answer_from_archive(request, found.view)
+                    return _answer_from_archive(request, found)
                 leader = self._leaders[job_id] = found.address
             left_ms = deadline - self.system.elapsed_ms()
             try:
@@ -290,6 +298,32 @@ class Cluster:
     def wait(self, duration_ms: int) -> None:
         """Let time pass."""
         self.system.wait(duration_ms)
+
+    def rest_addresses(self, timeout_ms: int = 30_000) -> list[RestAddress]:
+        """Where the cluster serves REST, head by head; those that are there now.
+
+        Raises:
+            ConfigurationError: If it serves none, or one of them cannot.
+            ClusterUnavailableError: If there is no answer.
+        """
+        from .rest.host import FetchRestAddress
+
+        heads = sorted(filter(is_head, self.system.hosts))
+        found: list[RestAddress] = []
+        for host in heads:
+            with contextlib.suppress(HostGoneError):
+                found.append(self.ask_machine(Address(host, REST_ACTOR), FetchRestAddress(), timeout_ms))
+        return found
+
+    def _stop_rest(self) -> None:
+        """Have heads that serve REST let go of their ports and files; what is killed leaves them."""
+        from .rest.host import StopRest
+
+        if self.actor_system == "sim":
+            return
+        for host in filter(is_head, self.system.hosts):
+            with contextlib.suppress(ClusterUnavailableError, InternalError):  # it is gone, or serves none
+                self.ask_machine(Address(host, REST_ACTOR), StopRest(), STOP_REST_TIMEOUT_MS)
 
     def may_span_machines(self) -> bool:
         """Whether what one of its processes writes to its disk may be out of reach of another one."""
@@ -318,6 +352,7 @@ class Cluster:
         self._is_closed = True
         try:
             if self._is_owner:
+                self._stop_rest()
                 with contextlib.suppress(ClusterUnavailableError):
                     self.ask_dispatcher(ShutDownCluster(), SHUTDOWN_TIMEOUT_MS)
         finally:
@@ -393,10 +428,38 @@ def connect(
     else:
         message = f"actor system must be 'ray', 'local' or 'sim'; got {actor_system!r}"
         raise ConfigurationError(message)
-    if settings.high_availability is not None:
-        return start_heads(system, name, HeadPlan(settings, replaces_standbys=True, examine=examine), is_owner=True)
-    system.start(HEAD, HeadPlan(settings, examine=examine).actors(HEAD))
-    return Cluster(system, name or actor_system, is_owner=True)
+    ha = settings.high_availability
+    name = name or (actor_system if ha is None else ha.cluster_id)
+    rest = None
+    if settings.rest is not None:
+        if actor_system == "sim":
+            message = "a simulated cluster serves no REST: it has no time of its own"
+            raise ConfigurationError(message)
+        rest = _rest_plan(settings.rest, functools.partial(_client_of, system, name), name)
+        system.run_in_background()  # whoever asks must not drive the program
+    if ha is not None:
+        plan = HeadPlan(settings, replaces_standbys=True, examine=examine, rest=rest)
+        return start_heads(system, name, plan, is_owner=True)
+    system.start(HEAD, HeadPlan(settings, examine=examine, rest=rest).actors(HEAD))
+    return Cluster(system, name, is_owner=True)
+
+
+def _client_of(system: System, name: str) -> Cluster:
+    """Make one more client of a cluster in this process."""
+    search = None if HEAD in system.hosts else LeaderSearch(system, None)
+    return Cluster(system, name, is_owner=False, search=search)
+
+
+def _client_on_ray(name: str) -> Cluster:
+    """Make a client of a cluster on the Ray that this process is part of."""
+    return _found_on_ray(name, None, opened=False)
+
+
+def _rest_plan(settings: RestSettings, client: Callable[[], Cluster], name: str) -> RestPlan:
+    from .rest.host import RestPlan
+    from .rest.tokens import fresh_tokens
+
+    return RestPlan(settings, fresh_tokens(), client, name)
 
 
 def list_clusters(address: str | None = None) -> list[Cluster]:
@@ -524,6 +587,8 @@ def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detache
             settings = replace(settings, max_slots=sum(slots))
     system: RaySystem = RaySystem(name, reserve=reserve)
     plan = HeadPlan(settings, report, observe, detached, examine_machine, end_elsewhere=end_host)
+    if settings.rest is not None:
+        plan = replace(plan, rest=_rest_plan(settings.rest, functools.partial(_client_on_ray, name), name))
     if settings.high_availability is not None:
         start = functools.partial(system.start, detached=detached, spread=True)
         return start_heads(system, name, plan, is_owner=not detached, disconnect_ray=opened, start=start)
@@ -589,8 +654,11 @@ def _answer(answer: Any) -> Any:
     return answer
 
 
-def _answer_from_archive(request: Any, view: JobView) -> Any:
+def _answer_from_archive(request: Any, found: JobManagerFound) -> Any:
     """What can still be said of a job that has ended and whose JobManager is gone."""
+    view = found.view
+    if isinstance(request, FetchJobDetails):
+        return found.details
     if isinstance(request, WaitForJob):
         return view
     if isinstance(request, FetchReports):

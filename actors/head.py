@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from headrace.engine.cluster.dispatcher import Dispatcher
 from headrace.engine.cluster.leadership import LeaderFound, WhoLeads
@@ -40,9 +40,13 @@ from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseStat
 from .hosts.host import MachineFactory
 from .hosts.host_system import AskTimedOutError, HostGoneError
 
-__all__ = ["DISPATCHER_ACTOR", "HeadPlan", "LeaderSearch", "no_leader", "open_lease"]
+if TYPE_CHECKING:
+    from .rest.host import RestHost, RestPlan
+
+__all__ = ["DISPATCHER_ACTOR", "REST_ACTOR", "HeadPlan", "LeaderSearch", "no_leader", "open_lease"]
 
 DISPATCHER_ACTOR = "dispatcher"
+REST_ACTOR = "rest"
 RESOURCE_MANAGER_ACTOR = "resource_manager"
 
 LOOK_AGAIN_MS = 100
@@ -88,6 +92,7 @@ class HeadPlan:
         examine: Looks at a TaskManager's machine, from there; None leaves that unknown.
         replaces_standbys: Whether the leader starts new standbys: only where they have no parent.
         end_elsewhere: Ends a head that was replaced and is on another machine; None leaves it there.
+        rest: What they need to serve REST; None serves none.
     """
 
     settings: ClusterSettings
@@ -96,6 +101,7 @@ class HeadPlan:
     replaces_standbys: bool = False
     examine: Examine | None = None
     end_elsewhere: EndElsewhere | None = None
+    rest: RestPlan | None = None
 
     def actors(self, host: str, born_after: int = 0) -> tuple[tuple[str, MachineFactory], ...]:
         """Return the machines of one head.
@@ -113,7 +119,17 @@ class HeadPlan:
             observe=self.observe,
             examine=self.examine,
         )
-        return (DISPATCHER_ACTOR, dispatcher), (RESOURCE_MANAGER_ACTOR, manager)
+        control = (DISPATCHER_ACTOR, dispatcher), (RESOURCE_MANAGER_ACTOR, manager)
+        if self.rest is None:
+            return control
+        return (*control, (REST_ACTOR, functools.partial(_rest_host, self.rest)))
+
+
+def _rest_host(plan: RestPlan, address: Address) -> RestHost:
+    """Make the server's host, in its own process."""
+    from .rest.host import RestHost
+
+    return RestHost(address, plan)
 
 
 def _dispatcher(plan: HeadPlan, resource_manager: Address, born_after: int, address: Address) -> Dispatcher:

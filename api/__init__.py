@@ -156,6 +156,7 @@ if TYPE_CHECKING:
         RestartStrategy,
         RestoreMode,
     )
+    from headrace.engine.kernel.rest_settings import RestSettings
     from headrace.engine.operators.event_time import WatermarkGenerator, WatermarkStrategy
     from headrace.engine.partitions.context import DataSetRuntimeContext
     from headrace.engine.plan.join_nodes import JoinHint
@@ -271,6 +272,7 @@ _NAMES_BY_MODULE = {
     "headrace.engine.kernel.config": (
         "CheckpointingMode DamagedCheckpointPolicy HighAvailabilitySettings RestartStrategy RestoreMode"
     ),
+    "headrace.engine.kernel.rest_settings": "RestSettings",
     "headrace.engine.connectors.contract": (
         "CommitRetry Committer CommitterContext ProvingCommitter Sink SinkWriter Source SourceReader Split"
         " SplitEnumerator SupportsCommitProof SupportsCommitter WriterContext"
@@ -488,6 +490,7 @@ __all__ = [
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
+    "RestSettings",
     "RestartStrategies",
     "RestartStrategy",
     "RestoreMode",

@@ -57,6 +57,8 @@ ROOMS = (
     "actors/local",
     "actors/sim",
     "actors/ray",
+    "actors/rest/resources",
+    "actors/rest",
     "actors/spark",
     "actors",
     "api/data",

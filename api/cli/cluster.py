@@ -14,14 +14,16 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.errors import ConfigurationError
+from headrace.engine.errors import ConfigurationError, HeadraceError
 from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings
+from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.protocol.states import JobStatus
 from headrace.state.keyed.managed_memory import bytes_text
 
 from ..arguments.places import lasting_place
 
 if TYPE_CHECKING:
+    from headrace.actors.cluster import Cluster
     from headrace.engine.protocol.views import JobView, TaskManagerView
 
 __all__ = ["add_cluster_commands", "add_high_availability_options", "export_high_availability"]
@@ -89,11 +91,51 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
         metavar="MB",
         help="managed memory of a TaskManager, divided over its slots (a part of the machine's)",
     )
+    parser.add_argument(
+        "--rest-port",
+        metavar="PORTS",
+        default="8081-8180",
+        help="port of REST, or a range: the first free one (8081-8180)",
+    )
+    parser.add_argument(
+        "--rest-address", metavar="ADDRESS", default="127.0.0.1", help="where REST listens; others need TLS (127.0.0.1)"
+    )
+    parser.add_argument("--rest-certificate", metavar="FILE", help="of TLS, in PEM, on every head's machine")
+    parser.add_argument("--rest-key", metavar="FILE", help="its private key")
+    parser.add_argument("--no-rest", action="store_true", help="serve no REST")
     add_high_availability_options(parser)
 
 
+def _rest_settings(options: argparse.Namespace) -> RestSettings | None:
+    if options.no_rest:
+        return None
+    return RestSettings(
+        bind_port=options.rest_port,
+        bind_address=options.rest_address,
+        certificate_file=options.rest_certificate and os.path.abspath(options.rest_certificate),
+        key_file=options.rest_key and os.path.abspath(options.rest_key),
+    )
+
+
+def _print_rest_addresses(cluster: Cluster) -> None:
+    """Say where the cluster serves REST, and what it asks for."""
+    try:
+        addresses = cluster.rest_addresses()
+    except HeadraceError as error:
+        print(f"REST is not served: {error}")
+        return
+    for address in addresses:
+        print(f"REST: {address.url}")
+    if addresses:
+        print(f"token: {addresses[0].tokens.write}\nto look only: {addresses[0].tokens.read}")
+
+
 def _settings(options: argparse.Namespace) -> ClusterSettings:
-    sizes = {"max_slots": options.max_slots, "managed_memory_bytes": options.managed_memory_mb << 20}
+    sizes: dict[str, Any] = {
+        "max_slots": options.max_slots,
+        "managed_memory_bytes": options.managed_memory_mb << 20,
+        "rest": _rest_settings(options),
+    }
     if not options.ha_dir:
         return ClusterSettings(**sizes)
     ha = HighAvailabilitySettings(
@@ -113,6 +155,8 @@ def _start(options: argparse.Namespace) -> int:
     with connect("ray", address=options.address, detached=True, settings=settings, name=options.cluster_id) as cluster:
         jobs = _jobs(cluster)
         print(f"cluster {cluster.name} runs, with {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}")
+        if settings.rest is not None:
+            _print_rest_addresses(cluster)
     return 0
 
 
@@ -129,6 +173,8 @@ def _recover(options: argparse.Namespace) -> int:
         while any(view.state == JobStatus.RESTARTING.value for view in jobs) and time.monotonic() < deadline:
             cluster.system.wait(500)
             jobs = _jobs(cluster)
+        if settings.rest is not None:
+            _print_rest_addresses(cluster)
     for view in jobs:
         print(f"{view.job_id}  {view.state:11} {view.name}")
         if view.state == JobStatus.FAILED.value:

@@ -101,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         help='wait so long in all while it says that it launches some, e.g. "1 h" (30 min)',
     )
     run.add_argument("--quiet", "-q", action="store_true", help="no progress")
+    run.add_argument("--rest-port", metavar="PORTS", help="serve REST on this port of the loopback, or one of a range")
     run.add_argument("--from-savepoint", metavar="PATH", help="start from a savepoint, or a checkpoint")
     run.add_argument(
         "--allow-non-restored-state",
@@ -268,6 +269,8 @@ def _run(options: argparse.Namespace) -> int:
         os.environ["HEADRACE_RESTORE_MODE"] = options.restore_mode
     if options.detached:
         os.environ["HEADRACE_DETACHED"] = "1"
+    if options.rest_port:
+        os.environ["HEADRACE_REST_PORT"] = options.rest_port
     export_high_availability(options)
     if options.dry_run:
         os.environ["HEADRACE_DRY_RUN"] = "1"

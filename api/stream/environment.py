@@ -56,8 +56,10 @@ from .absent_names import absence_of
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
 from .environment_settings import (
+    REST_PORT_VARIABLE,
     EnvironmentSettings,
     high_availability_from_environment,
+    rest_from_environment,
     waiting_times_from_environment,
 )
 from .restoring import DryRunOver, Restore, restore_mode_of
@@ -141,6 +143,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             ),
             cluster_name=options.pop("cluster_name", None),
         )
+        if environment._cluster_settings.rest is None and actor_system != "sim":
+            rest = rest_from_environment()
+            environment._cluster_settings = replace(environment._cluster_settings, rest=rest)
         outside = HighAvailabilitySettings.from_configuration(high_availability_from_environment())
         if outside is not None and environment._cluster_settings.high_availability is None:
             environment._cluster_settings = replace(environment._cluster_settings, high_availability=outside)
@@ -539,7 +544,18 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             )
             self._is_connected = True
             atexit.register(self.close)
+            if os.environ.get(REST_PORT_VARIABLE):
+                for line in self._rest_lines(self._cluster):
+                    print(line, file=sys.stderr)  # noqa: T201
         return self._cluster
+
+    @staticmethod
+    def _rest_lines(cluster: Cluster) -> list[str]:
+        """Say where REST is served; tokens are in a file, for this may be a log."""
+        try:
+            return [f"REST: {address.url} (token: {address.file})" for address in cluster.rest_addresses()]
+        except HeadraceError as error:
+            return [f"REST is not served: {error}"]
 
     def close(self) -> None:
         """Let go of the cluster; may be repeated.

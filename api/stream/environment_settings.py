@@ -26,6 +26,7 @@ from headrace.engine.kernel.config import (
     JobSettings,
     StateSettings,
 )
+from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.state.backends.choice import HashMapStateBackend, RocksDBStateBackend
 from headrace.state.reading.signing import KEY_FILE_VARIABLE
 
@@ -39,6 +40,9 @@ __all__ = ["EnvironmentSettings", "RuntimeExecutionMode"]
 _Self = TypeVar("_Self", bound="EnvironmentSettings")
 
 _DEFAULTS = JobSettings()
+
+REST_PORT_VARIABLE = "HEADRACE_REST_PORT"
+"""The port of REST, or a range of ports, for clusters that programs start."""
 
 _OWN = (
     "_parallelism", "_max_parallelism", "_checkpoints", "_restart", "_runtime_mode", "_chaining_enabled",
@@ -387,6 +391,12 @@ def high_availability_from_environment() -> dict[str, str]:
         quorum, _, root = given.pop("quorum").partition("/")
         given.update({"zookeeper.quorum": quorum, "zookeeper.path.root": f"/{root or 'headrace'}"})
     return {f"high-availability.{key}": value for key, value in given.items()}
+
+
+def rest_from_environment() -> RestSettings | None:
+    """How a cluster serves REST that is started here, as the command line says; None: not at all."""
+    ports = os.environ.get(REST_PORT_VARIABLE)
+    return RestSettings(bind_port=ports) if ports else None
 
 
 def waiting_times_from_environment() -> dict[str, int]:

@@ -16,6 +16,7 @@ from headrace.state.files.filesystem import join_uri
 from headrace.state.values.durations import parse_duration_ms
 
 from ..errors import ConfigurationError
+from .rest_settings import RestSettings
 
 __all__ = [
     "AnyRestartStrategy",
@@ -498,6 +499,7 @@ class ClusterSettings:
         node_failures_until_blocked: After so many processes that died or fell silent on one node within
             ``node_block_ms`` the node gets no new TaskManagers, as long as others have room; 0 for never.
         node_block_ms: How long that lasts.
+        rest: How the cluster serves REST; None: not at all.
     """
 
     slots_per_task_manager: int = 0
@@ -508,6 +510,7 @@ class ClusterSettings:
     high_availability: HighAvailabilitySettings | None = None
     node_failures_until_blocked: int = 0
     node_block_ms: int = 600_000
+    rest: RestSettings | None = None
 
     def __post_init__(self) -> None:
         _check_at_least(self, managed_memory_bytes=0, node_failures_until_blocked=0, node_block_ms=1)

@@ -1,0 +1,135 @@
+"""The cluster as such: its overview, its configuration, its TaskManagers.
+
+Source: Flink's ``ClusterOverviewHandler``, ``DashboardConfigHandler``, ``TaskManagersHandler``,
+``TaskManagerDetailsHandler``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.engine.protocol.details import JobDetails, SubtaskView
+from headrace.engine.protocol.states import JobStatus, TaskState
+from headrace.engine.protocol.views import TaskManagerView
+
+from .routes import RestError, RestRequest
+
+__all__ = ["Configuration", "overview", "slots_of", "task_manager", "task_managers"]
+
+
+class Configuration:
+    """Answers what pages need to know of the server.
+
+    Args:
+        version: Of Headrace.
+        refresh_interval_ms: How often pages should ask.
+    """
+
+    def __init__(self, version: str, refresh_interval_ms: int) -> None:
+        self._version = version
+        self._refresh_interval_ms = refresh_interval_ms
+
+    def __call__(self, request: RestRequest) -> Any:
+        """What pages need to know of the server."""
+        here = time.localtime()
+        return {
+            "refresh-interval": self._refresh_interval_ms,
+            "timezone-name": here.tm_zone,
+            "timezone-offset": here.tm_gmtoff * 1_000,
+            "headrace-version": self._version,
+            "cluster": request.cluster.cluster.name,
+            "features": {"web-submit": False, "web-cancel": True, "web-rescale": True, "web-history": False},
+        }
+
+
+def overview(request: RestRequest) -> Any:
+    """Slots and jobs of the cluster, counted."""
+    details = request.cluster.all_details()
+    views = request.cluster.task_managers()
+    total, available = slots_of(views, details)
+    states = Counter(one.view.state for one in details)
+    ended = {"jobs-finished": "FINISHED", "jobs-cancelled": "CANCELED", "jobs-failed": "FAILED"}
+    return {
+        "taskmanagers": len(views),
+        "slots-total": total,
+        "slots-available": available,
+        "jobs-running": sum(number for state, number in states.items() if not JobStatus(state).is_terminal),
+        **{key: states[state] for key, state in ended.items()},
+    }
+
+
+def _placed(details: Sequence[JobDetails]) -> list[tuple[JobDetails, SubtaskView]]:
+    """All tasks that are in a slot."""
+    return [
+        (one, subtask)
+        for one in details
+        for vertex in one.vertices
+        for subtask in vertex.subtasks
+        if subtask.host and not TaskState(subtask.state).is_terminal
+    ]
+
+
+def slots_of(views: Sequence[TaskManagerView], details: Sequence[JobDetails]) -> tuple[int, int]:
+    """Return how many slots there are, and how many of them have no task."""
+    names = {view.name for view in views}
+    total = sum(view.num_slots for view in views)
+    used = {subtask.host for _, subtask in _placed(details) if subtask.task_manager in names}
+    return total, max(total - len(used), 0)
+
+
+def task_managers(request: RestRequest) -> Any:
+    """All TaskManagers."""
+    details = request.cluster.all_details()
+    return {"taskmanagers": [_task_manager(view, details) for view in request.cluster.task_managers()]}
+
+
+def task_manager(request: RestRequest) -> Any:
+    """One TaskManager, with what its slots are used for."""
+    wanted = request.path["taskmanagerid"]
+    view = next((view for view in request.cluster.task_managers() if view.name == wanted), None)
+    if view is None:
+        raise RestError(404, f"there is no TaskManager {wanted[:200]!r}")
+    details = request.cluster.all_details()
+    tasks: dict[str, int] = {}
+    for _, subtask in _placed(details):
+        if subtask.task_manager == wanted:
+            tasks[subtask.host] = tasks.get(subtask.host, 0) + 1
+    share = {"managedMemory": view.slot_memory_bytes}
+    allocated = [
+        {"jobId": view.job_id, "host": host, "resource": share, "assignedTasks": number}
+        for host, number in sorted(tasks.items())
+    ]
+    return {**_task_manager(view, details), "allocatedSlots": allocated}
+
+
+def _task_manager(view: TaskManagerView, details: Sequence[JobDetails]) -> dict[str, Any]:
+    total, available = slots_of([view], details)
+    machine = view.machine
+    described: dict[str, Any] = {
+        "id": view.name,
+        "path": view.name,
+        "job": view.job_id,
+        "node": view.node,
+        "slotsNumber": total,
+        "freeSlots": available,
+        "totalResource": {"managedMemory": view.managed_memory_bytes},
+        "freeResource": {"managedMemory": available * view.slot_memory_bytes},
+    }
+    if machine is None:
+        return {**described, "hardware": {"managedMemory": view.managed_memory_bytes}}
+    return {
+        **described,
+        "host": machine.host_name,
+        # As it found them at its start.
+        "hardware": {
+            "cpuCores": machine.cores,
+            "physicalMemory": machine.memory_bytes,
+            "freeMemory": machine.available_memory_bytes,
+            "managedMemory": view.managed_memory_bytes,
+        },
+        "disk": {"path": machine.disk, "size": machine.disk_bytes, "free": machine.free_disk_bytes},
+        "network": [{"name": one.name, "addresses": list(one.addresses)} for one in machine.interfaces],
+    }

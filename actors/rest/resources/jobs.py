@@ -1,0 +1,270 @@
+"""Jobs: lists, one in full, its plan, configuration, exceptions and accumulators.
+
+Source: Flink's ``JobsOverviewHandler``, ``JobDetailsHandler``, ``JobExceptionsHandler``, ``JsonPlanGenerator``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from headrace.engine.errors import HeadraceError
+from headrace.engine.kernel.config import JobSettings
+from headrace.engine.protocol.details import EdgeView, JobDetails, VertexDetails
+from headrace.engine.protocol.states import JobStatus
+from headrace.engine.protocol.views import JobView, VertexView
+
+from .routes import RestError, RestRequest
+from .tasks import FLINK_STATES, io_metrics, state_counts, state_of_all, times_of
+
+__all__ = [
+    "accumulators",
+    "configuration",
+    "exceptions",
+    "job",
+    "job_ids",
+    "jobs_overview",
+    "now_ms",
+    "plan",
+    "settings_of",
+    "status",
+    "vertex_pairs",
+]
+
+DEFAULT_EXCEPTIONS = 20
+"""How many exceptions are shown unless the request says so."""
+
+
+def now_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def job_ids(request: RestRequest) -> Any:
+    """All jobs with their states."""
+    return {"jobs": [{"id": view.job_id, "status": view.state} for view in request.cluster.jobs()]}
+
+
+def jobs_overview(request: RestRequest) -> Any:
+    """All jobs, with what their tasks do."""
+    return {"jobs": [_overview(details) for details in request.cluster.all_details()]}
+
+
+def _overview(details: JobDetails) -> dict[str, Any]:
+    view = details.view
+    counts = task_counts(details)
+    changed_ms = max(view.entered_ms.values(), default=view.started_ms)
+    return {
+        "jid": view.job_id,
+        "name": view.name,
+        "start-time": view.started_ms,
+        **_end_of(view),
+        "state": view.state,
+        "last-modification": changed_ms,
+        "tasks": {"total": sum(counts.values()), **{state.lower(): counts[state] for state in FLINK_STATES}},
+    }
+
+
+def task_counts(details: JobDetails) -> dict[str, int]:
+    """Return how many tasks of a job are in which of Flink's states."""
+    vertices = details.view.vertices
+    return state_counts(state for vertex in vertices for state, number in vertex.states.items() for _ in range(number))
+
+
+def _end_of(view: JobView) -> dict[str, int]:
+    end_ms = -1 if view.ended_ms is None else view.ended_ms
+    return {"end-time": end_ms, "duration": max((now_ms() if end_ms < 0 else end_ms) - view.started_ms, 0)}
+
+
+def job(request: RestRequest) -> Any:
+    """One job in full."""
+    details = request.cluster.details(request.path["jobid"])
+    view, now = details.view, now_ms()
+    vertices = [_vertex(vertex, more, now) for vertex, more in vertex_pairs(details)]
+    settings = details.settings
+    return {
+        "jid": view.job_id,
+        "name": view.name,
+        "state": view.state,
+        **({} if settings is None else {"job-type": _job_type(settings)}),
+        "start-time": view.started_ms,
+        **_end_of(view),
+        "maxParallelism": -1,
+        "now": now,
+        "timestamps": {status.value: view.entered_ms.get(status.value, 0) for status in JobStatus},
+        "vertices": vertices,
+        "status-counts": state_counts(vertex["status"] for vertex in vertices),
+        "plan": _plan(details),
+        "num-restarts": view.num_restarts,
+        "history": [{"timestamp": at_ms, "text": text} for at_ms, text in view.history],
+        **({} if view.waiting is None else {"waiting": view.waiting}),
+    }
+
+
+def vertex_pairs(details: JobDetails) -> list[tuple[VertexView, VertexDetails | None]]:
+    """Return the vertices of a job, each with what is known of its subtasks."""
+    by_id = {vertex.vertex_id: vertex for vertex in details.vertices}
+    return [(vertex, by_id.get(vertex.vertex_id)) for vertex in details.view.vertices]
+
+
+def _vertex(vertex: VertexView, more: VertexDetails | None, now: int) -> dict[str, Any]:
+    states = [state for state, number in vertex.states.items() for _ in range(number)]
+    described: dict[str, Any] = {
+        "id": vertex.vertex_id,
+        "name": vertex.name,
+        "parallelism": vertex.parallelism,
+        "status": state_of_all(states),
+        "tasks": state_counts(states),
+    }
+    if more is None:
+        return described
+    times = [times_of(subtask, now) for subtask in more.subtasks]
+    starts = [time["start-time"] for time in times if time["start-time"] >= 0]
+    has_ended = bool(times) and all(time["end-time"] >= 0 for time in times)
+    start_ms = min(starts, default=-1)
+    end_ms = max(time["end-time"] for time in times) if has_ended else -1
+    return {
+        **described,
+        "maxParallelism": more.max_parallelism,
+        "slotSharingGroup": more.slot_sharing_group,
+        "start-time": start_ms,
+        "end-time": end_ms,
+        "duration": -1 if start_ms < 0 else max((end_ms if has_ended else now) - start_ms, 0),
+        "metrics": io_metrics(more.subtasks),
+        "busy": vertex.busy,
+        "idle": vertex.idle,
+        "backpressured": vertex.backpressured,
+        "read-records-per-second": vertex.records_in_per_s,
+        "write-records-per-second": vertex.records_out_per_s,
+    }
+
+
+def plan(request: RestRequest) -> Any:
+    """The graph of a job."""
+    return {"plan": _plan(request.cluster.details(request.path["jobid"]))}
+
+
+def _plan(details: JobDetails) -> dict[str, Any]:
+    view, settings = details.view, details.settings
+    inputs: dict[str, list[EdgeView]] = {}
+    for edge in details.edges:
+        inputs.setdefault(edge.target, []).append(edge)
+    nodes = [
+        {
+            "id": vertex.vertex_id,
+            "parallelism": vertex.parallelism,
+            "operator": "",
+            "operator_strategy": "",
+            "description": vertex.name,
+            "operators": [{"uid": operator.uid, "name": operator.name} for operator in vertex.operators],
+            **(
+                {"inputs": [_input(*pair) for pair in enumerate(edges)]}
+                if (edges := inputs.get(vertex.vertex_id))
+                else {}
+            ),
+            "optimizer_properties": {},
+        }
+        for vertex in view.vertices
+    ]
+    kind = {} if settings is None else {"type": _job_type(settings)}
+    return {"jid": view.job_id, "name": view.name, **kind, "nodes": nodes}
+
+
+def _input(number: int, edge: EdgeView) -> dict[str, Any]:
+    return {
+        "num": number,
+        "id": edge.source,
+        "ship_strategy": edge.ship_strategy,
+        "exchange": "pipelined_bounded",
+        "input": edge.input_index,
+        **({} if edge.side_output is None else {"side_output": edge.side_output}),
+        **({"feedback": True} if edge.is_feedback else {}),
+    }
+
+
+def _job_type(settings: JobSettings) -> str:
+    return "BATCH" if settings.is_batch else "STREAMING"
+
+
+def status(request: RestRequest) -> Any:
+    """The state of a job."""
+    return {"status": request.cluster.details(request.path["jobid"]).view.state}
+
+
+def settings_of(details: JobDetails) -> JobSettings:
+    """Return what a job was submitted with.
+
+    Raises:
+        RestError: 404 if that is not known.
+    """
+    if details.settings is None:
+        raise RestError(404, f"the settings of job {details.view.job_id} are not known any more")
+    return details.settings
+
+
+def configuration(request: RestRequest) -> Any:
+    """What a job was submitted with."""
+    details = request.cluster.details(request.path["jobid"])
+    settings, view = settings_of(details), details.view
+    parallelism = max((vertex.parallelism for vertex in view.vertices), default=-1)
+    return {
+        "jid": view.job_id,
+        "name": view.name,
+        "execution-config": {
+            "execution-mode": "BATCH" if settings.is_batch else "PIPELINED",
+            "restart-strategy": settings.restart_strategy().describe(),
+            "job-parallelism": parallelism,
+            "object-reuse-mode": settings.object_reuse,
+            "state-backend": settings.state.backend,
+            "failover-strategy": settings.failover.value,
+            "latency-interval": settings.latency_interval_ms,
+            "metrics-interval": settings.metrics_interval_ms,
+            "user-config": {},
+        },
+    }
+
+
+def exceptions(request: RestRequest) -> Any:
+    """Why a job was restarted, or has failed: newest first."""
+    most = request.query.get("maxExceptions", DEFAULT_EXCEPTIONS)
+    view = request.cluster.details(request.path["jobid"]).view
+    newest_first = view.failures[::-1]
+    entries: list[dict[str, Any]] = [
+        {
+            "exceptionName": failure.kind,
+            "stacktrace": failure.text,
+            "timestamp": failure.at_ms,
+            "failureLabels": {"domain": failure.domain} if failure.domain else {},
+            "taskName": failure.task or None,
+            "endpoint": failure.task_manager or None,
+            "taskManagerId": failure.task_manager or None,
+            "concurrentExceptions": [],
+        }
+        for failure in newest_first[:most]
+    ]
+    root = newest_first[0] if newest_first else None
+    return {
+        **({} if root is None else {"root-exception": root.text, "timestamp": root.at_ms}),
+        "truncated": len(newest_first) > most,
+        "exceptionHistory": {"entries": entries, "truncated": len(newest_first) > most},
+    }
+
+
+def accumulators(request: RestRequest) -> Any:
+    """What user functions have accumulated; of kinds of their own the value is not opened here."""
+    view = request.cluster.details(request.path["jobid"]).view
+    found = [
+        {"name": name, "type": part.kind, "value": _accumulated(part.content)}
+        for name, parts in sorted(view.accumulators.items())
+        for part in parts
+    ]
+    return {"job-accumulators": [], "user-task-accumulators": found, "serialized-user-task-accumulators": {}}
+
+
+def _accumulated(content: Any) -> str | None:
+    if isinstance(content, bytes):  # a pickle, which only a client opens
+        return None
+    try:
+        return str(content.get_local_value())
+    except HeadraceError:
+        return None

@@ -1,0 +1,226 @@
+"""Metrics by name, one by one or over many subtasks and jobs; and all of them for Prometheus.
+
+Names and scopes are Flink's, ``taskmanager.job.task.operator``; values are texts, as Flink gives them. A metric that
+Flink does not have keeps the name it has here.
+
+Source: Flink's ``AbstractMetricsHandler``, ``AbstractAggregatingMetricsHandler``, ``PrometheusReporter``; Prometheus'
+text format 0.0.4.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.engine.protocol.details import JobDetails
+from headrace.engine.protocol.states import JobStatus
+
+from .cluster import slots_of
+from .jobs import now_ms, vertex_pairs
+from .routes import Answer, RestRequest
+from .tasks import metric_name, operator_names, task_metrics
+from .vertices import find_subtask, find_vertex
+
+__all__ = [
+    "AGGREGATIONS",
+    "job_manager_metrics",
+    "job_metrics",
+    "jobs_metrics",
+    "prometheus",
+    "subtask_metrics",
+    "subtasks_metrics",
+    "vertex_metrics",
+]
+
+AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "max": max,
+    "sum": sum,
+    "avg": lambda values: sum(values) / len(values),
+    "skew": lambda values: _skew(values),
+}
+"""What several values may come to."""
+
+PREFIX = "headrace"
+"""Of all names for Prometheus; Flink's is ``flink``."""
+
+_ODD = re.compile(r"[^A-Za-z0-9_:]")
+
+
+def _skew(values: Sequence[float]) -> float:
+    """How unevenly a number is spread, in percent: Flink's measure, the mean distance from the mean over the mean."""
+    mean = sum(values) / len(values)
+    return min(100.0, 100.0 * sum(abs(value - mean) for value in values) / len(values) / mean) if mean else 0.0
+
+
+def _shown(request: RestRequest, metrics: Mapping[str, float]) -> Any:
+    """The ids of metrics; or, of those asked for, their values."""
+    wanted = request.query.get("get")
+    if wanted is None:
+        return [{"id": name} for name in sorted(metrics)]
+    return [{"id": name, "value": _text(metrics[name])} for name in wanted if name in metrics]
+
+
+def _text(value: float) -> str:
+    return str(int(value)) if isinstance(value, int) or value.is_integer() else repr(value)
+
+
+def _aggregated(request: RestRequest, parts: Sequence[Mapping[str, float]]) -> Any:
+    """The ids of metrics of several; or, of those asked for, what they come to."""
+    names = {name for part in parts for name in part}
+    wanted = request.query.get("get")
+    if wanted is None:
+        return [{"id": name} for name in sorted(names)]
+    kinds = request.query.get("agg") or list(AGGREGATIONS)
+    found: list[dict[str, Any]] = []
+    for name in wanted:
+        values = [part[name] for part in parts if name in part]
+        if values:
+            found.append({"id": name, **{kind: AGGREGATIONS[kind](values) for kind in kinds}})
+    return found
+
+
+def vertex_metrics(request: RestRequest) -> Any:
+    """Metrics of a vertex, each with the number of its subtask before it."""
+    view, more = find_vertex(request.cluster.details(request.path["jobid"]), request.path["vertexid"])
+    return _shown(
+        request,
+        {
+            f"{subtask.subtask}.{name}": value
+            for subtask in more.subtasks
+            for name, value in task_metrics(subtask, view.operators).items()
+        },
+    )
+
+
+def subtask_metrics(request: RestRequest) -> Any:
+    """Metrics of one subtask."""
+    view, more = find_vertex(request.cluster.details(request.path["jobid"]), request.path["vertexid"])
+    return _shown(request, task_metrics(find_subtask(more, request.path["subtaskindex"]), view.operators))
+
+
+def subtasks_metrics(request: RestRequest) -> Any:
+    """Metrics over the subtasks of a vertex."""
+    view, more = find_vertex(request.cluster.details(request.path["jobid"]), request.path["vertexid"])
+    wanted = request.query.get("subtasks")
+    chosen = more.subtasks if wanted is None else [find_subtask(more, text) for text in wanted]
+    return _aggregated(request, [task_metrics(subtask, view.operators) for subtask in chosen])
+
+
+def metrics_of_job(details: JobDetails) -> dict[str, float]:
+    """Return the metrics of a job as such."""
+    view, checkpoints = details.view, details.checkpoints
+    last_ms = now_ms() if view.ended_ms is None else view.ended_ms
+    running_ms = view.entered_ms.get(JobStatus.RUNNING.value)
+    is_running = view.state == JobStatus.RUNNING.value
+    metrics: dict[str, float] = {
+        "uptime": last_ms - running_ms if is_running and running_ms is not None else 0,
+        "numRestarts": view.num_restarts,
+        "numberOfCompletedCheckpoints": view.checkpoints_completed,
+        "numberOfFailedCheckpoints": view.checkpoints_failed,
+    }
+    latest = checkpoints.latest_completed
+    if latest is not None:
+        metrics |= {
+            "lastCompletedCheckpointId": latest.checkpoint_id,
+            "lastCheckpointDuration": latest.duration_ms or 0,
+            "lastCheckpointSize": sum(task.uploaded_bytes for task in latest.tasks),
+            "lastCheckpointFullSize": sum(task.state_bytes for task in latest.tasks),
+            "lastCheckpointPersistedData": sum(task.persisted_bytes for task in latest.tasks),
+        }
+    if checkpoints.restored is not None:
+        metrics["lastCheckpointRestoreTimestamp"] = checkpoints.restored.restored_ms
+    return metrics
+
+
+def job_metrics(request: RestRequest) -> Any:
+    """Metrics of a job as such."""
+    return _shown(request, metrics_of_job(request.cluster.details(request.path["jobid"])))
+
+
+def jobs_metrics(request: RestRequest) -> Any:
+    """Metrics over all jobs, or some."""
+    wanted, ask = request.query.get("jobs"), request.cluster
+    found = ask.all_details() if wanted is None else [ask.details(job_id) for job_id in wanted]
+    return _aggregated(request, [metrics_of_job(details) for details in found])
+
+
+def metrics_of_cluster(request: RestRequest) -> dict[str, float]:
+    """Return the metrics of the cluster as such."""
+    details = request.cluster.all_details()
+    total, available = slots_of(request.cluster.task_managers(), details)
+    return {
+        "numRegisteredTaskManagers": len(request.cluster.task_managers()),
+        "numRunningJobs": sum(not JobStatus(one.view.state).is_terminal for one in details),
+        "taskSlotsTotal": total,
+        "taskSlotsAvailable": available,
+    }
+
+
+def job_manager_metrics(request: RestRequest) -> Any:
+    """Metrics of the cluster as such."""
+    return _shown(request, metrics_of_cluster(request))
+
+
+# ----------------------------------------------------------------------------------------------------------- Prometheus
+class _Exposition:
+    """Samples by name, in the order of their coming."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {}
+
+    def add(self, scope: str, metrics: Mapping[str, float], labels: Mapping[str, str]) -> None:
+        written = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+        for metric, value in metrics.items():
+            name = _ODD.sub("_", f"{PREFIX}_{scope}_{metric}")
+            number = "NaN" if value != value else f"{value:.17g}".replace("inf", "Inf")
+            self._lines.setdefault(name, []).append(f"{name}{{{written}}} {number}")
+
+    def text(self) -> str:
+        parts = (f"# TYPE {name} gauge\n" + "\n".join(lines) + "\n" for name, lines in self._lines.items())
+        return "".join(parts)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def prometheus(request: RestRequest) -> Answer:
+    """Everything that is measured, for Prometheus to fetch."""
+    found = _Exposition()
+    cluster = {"cluster": request.cluster.cluster.name}
+    found.add("jobmanager", metrics_of_cluster(request), cluster)
+    for details in request.cluster.all_details():
+        labels = {**cluster, "job_id": str(details.view.job_id), "job_name": details.view.name}
+        found.add("jobmanager_job", metrics_of_job(details), labels)
+        if not JobStatus(details.view.state).is_terminal:
+            _add_tasks(found, details, labels)
+    return Answer(found.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_tasks(found: _Exposition, details: JobDetails, labels: Mapping[str, str]) -> None:
+    for view, more in vertex_pairs(details):
+        names = operator_names(view.operators)
+        for subtask in () if more is None else more.subtasks:
+            own = {
+                **labels,
+                "task_id": str(view.vertex_id),
+                "task_name": view.name,
+                "subtask_index": str(subtask.subtask),
+                "tm_id": subtask.task_manager,
+                "host": subtask.node,
+            }
+            of_task = task_metrics(subtask, ())
+            found.add("taskmanager_job_task", of_task, own)
+            for uid, metrics in subtask.operators.items():
+                named = _renamed(metrics.items())
+                found.add(
+                    "taskmanager_job_task_operator",
+                    named,
+                    {**own, "operator_id": str(uid), "operator_name": names.get(uid, str(uid))},
+                )
+
+
+def _renamed(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:
+    return {metric_name(name): value for name, value in metrics}

@@ -1,0 +1,210 @@
+"""What changes a job: cancel, savepoint, stop, rescale.
+
+What takes long is begun and followed by an id. How a savepoint stands the job's JobManager knows, whichever head is
+asked; once its job has ended the view of the job does. A rescale is one long question, which this head puts in a
+thread and remembers.
+
+Source: Flink's ``JobCancellationHandler``, ``SavepointHandlers``, ``StopWithSavepointHandler``,
+``AsynchronousOperationInfo``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.engine.errors import HeadraceError, JobError, SavepointError
+from headrace.engine.protocol.messages import CancelJob, RescaleJob, StopJob
+from headrace.engine.protocol.savepoint_messages import (
+    FetchSavepointStatus,
+    SavepointState,
+    SavepointStatus,
+    StopWithSavepoint,
+    TriggerSavepoint,
+)
+from headrace.engine.protocol.states import JobStatus
+from headrace.engine.protocol.views import StopMode
+from headrace.state.credentials import masked
+from headrace.state.files.filesystem import absolute_uri
+
+from ...hosts.host_system import AskTimedOutError
+from .routes import Answer, RestError, RestRequest
+
+__all__ = ["TERMINATION_MODES", "Operations", "savepoint", "savepoint_status", "stop", "terminate"]
+
+TERMINATION_MODES = ("cancel", "stop", "drain")
+"""How a job can be ended; the last two in order."""
+
+BEGIN_TIMEOUT_MS = 1_000
+"""So long a request waits to hear that it was taken up; whether it is done is asked later."""
+
+RESCALE_TIMEOUT_MS = 600_000
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_STOP_MODES = {"stop": StopMode.SUSPEND, "drain": StopMode.DRAIN}
+
+IN_PROGRESS, COMPLETED = {"id": "IN_PROGRESS"}, {"id": "COMPLETED"}
+
+
+def _require_running(request: RestRequest) -> str:
+    job_id = request.path["jobid"]
+    view = request.cluster.details(job_id).view
+    if JobStatus(view.state).is_terminal:
+        raise RestError(409, f"job {job_id} has ended {view.state}")
+    return job_id
+
+
+def terminate(request: RestRequest) -> Answer:
+    """Cancel a job, or end it in order with a last checkpoint, which is kept; it has ended a little later."""
+    job_id, mode = _require_running(request), request.query.get("mode", "cancel")
+    if mode != "cancel":
+        request.cluster.tell(job_id, StopJob(_STOP_MODES[mode]))
+        return Answer({}, 202)
+    with contextlib.suppress(AskTimedOutError):  # it is answered when the job has ended
+        request.cluster.tell(job_id, CancelJob(), BEGIN_TIMEOUT_MS)
+    return Answer({}, 202)
+
+
+def _directory(place: str | None) -> str | None:
+    """A place for savepoints, as all machines see it."""
+    if place is None:
+        return None
+    if "://" not in place and not place.startswith("/"):
+        raise RestError(400, f"a directory must be an absolute path or a URI; got {masked(place)[:200]!r}")
+    return absolute_uri(place)
+
+
+def _trigger_id(request: RestRequest) -> str:
+    given = request.body.get("triggerId")
+    if given is None:
+        return uuid.uuid4().hex
+    if _ID.fullmatch(given) is None:
+        raise RestError(400, "triggerId must be of letters, digits, '-' and '_', 64 at most")
+    return str(given)
+
+
+def savepoint(request: RestRequest) -> Answer:
+    """Take a savepoint; with cancel-job the job ends with it, in order."""
+    job_id = _require_running(request)
+    directory, trigger = _directory(request.body.get("target-directory")), _trigger_id(request)
+    if request.body.get("cancel-job"):
+        return _ask_for(request, job_id, StopWithSavepoint(trigger, directory, drain=False, timeout_ms=0))
+    return _ask_for(request, job_id, TriggerSavepoint(trigger, directory, 0))
+
+
+def stop(request: RestRequest) -> Answer:
+    """End a job in order, with a savepoint."""
+    job_id = _require_running(request)
+    directory, trigger = _directory(request.body.get("targetDirectory")), _trigger_id(request)
+    drain = bool(request.body.get("drain"))
+    return _ask_for(request, job_id, StopWithSavepoint(trigger, directory, drain, 0))
+
+
+def _ask_for(request: RestRequest, job_id: str, message: TriggerSavepoint | StopWithSavepoint) -> Answer:
+    status: SavepointStatus = request.cluster.tell(job_id, message)
+    if status.error is not None:
+        raise status.error
+    return Answer({"request-id": message.request_id}, 202)
+
+
+def savepoint_status(request: RestRequest) -> Any:
+    """How a savepoint, or a stop with one, stands."""
+    job_id, trigger = request.path["jobid"], request.path["triggerid"]
+    try:
+        status: SavepointStatus = request.cluster.ask(job_id, FetchSavepointStatus(trigger))
+    except SavepointError as error:
+        raise RestError(404, error.message) from error
+    except JobError:
+        view = request.cluster.details(job_id).view
+        if view.savepoint_request != trigger:
+            raise RestError(404, f"job {job_id} has ended {view.state}, and knows of no request {trigger!r}") from None
+        return {"status": COMPLETED, "operation": {"location": view.savepoint_path}}
+    if status.state is SavepointState.PENDING:
+        return {"status": IN_PROGRESS}
+    if status.error is not None:
+        return {"status": COMPLETED, "operation": {"failure-cause": cause_of(status.error)}}
+    return {"status": COMPLETED, "operation": {"location": status.path}}
+
+
+def cause_of(error: BaseException) -> dict[str, str]:
+    """Return an error as Flink writes one; the text is the message, no trace of ours."""
+    return {"class": type(error).__name__, "stack-trace": masked(str(error))}
+
+
+@dataclass(slots=True)
+class _Rescale:
+    job_id: str
+    # None while it goes on; else when it ended (monotonic seconds).
+    ended_s: float | None = None
+    error: BaseException | None = None
+
+
+class Operations:
+    """Rescales that this head has begun.
+
+    Args:
+        store_duration_ms: How long the end of one is remembered.
+    """
+
+    def __init__(self, store_duration_ms: int) -> None:
+        self._store_s = store_duration_ms / 1_000
+        self._rescales: dict[str, _Rescale] = {}
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-rescale")
+
+    def close(self) -> None:
+        """Wait for none of them; the jobs do not need anybody to."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def rescale(self, request: RestRequest) -> Answer:
+        """Run a job on at another parallelism, from a fresh checkpoint."""
+        job_id = _require_running(request)
+        parallelism, operators = request.query.get("parallelism"), request.body.get("operators") or {}
+        if parallelism is None and not operators:
+            raise RestError(400, "nothing to do: name a parallelism, or operators in the body")
+        if parallelism is not None and parallelism < 1:
+            raise RestError(400, "a parallelism must be 1 or more")
+        for name, number in operators.items():
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise RestError(400, f"the parallelism of operator {name[:200]!r} must be a whole number, 1 or more")
+        trigger = uuid.uuid4().hex
+        order = RescaleJob(parallelism, operators, RESCALE_TIMEOUT_MS)
+        rescale = _Rescale(job_id)
+        with self._lock:
+            self._forget()
+            self._rescales[trigger] = rescale
+        self._threads.submit(self._follow, request, order, rescale)
+        return Answer({"request-id": trigger}, 202)
+
+    def _follow(self, request: RestRequest, order: RescaleJob, rescale: _Rescale) -> None:
+        try:
+            request.cluster.tell(rescale.job_id, order, order.timeout_ms)
+        except HeadraceError as error:
+            rescale.error = error
+        finally:
+            rescale.ended_s = time.monotonic()
+
+    def status(self, request: RestRequest) -> Any:
+        """How a rescale stands that this head has begun."""
+        with self._lock:
+            self._forget()
+            rescale = self._rescales.get(request.path["triggerid"])
+        if rescale is None or rescale.job_id != request.path["jobid"]:
+            raise RestError(404, "this head has begun no such rescale, or does not remember it")
+        if rescale.ended_s is None:
+            return {"status": IN_PROGRESS}
+        cause = {} if rescale.error is None else {"failure-cause": cause_of(rescale.error)}
+        return {"status": COMPLETED, "operation": cause}
+
+    def _forget(self) -> None:
+        until = time.monotonic() - self._store_s
+        over = [key for key, one in self._rescales.items() if one.ended_s is not None and one.ended_s < until]
+        for key in over:
+            del self._rescales[key]

@@ -1,0 +1,193 @@
+"""Vertices and their subtasks: where they run, how they are, backpressure, watermarks.
+
+Source: Flink's ``JobVertexDetailsHandler``, ``JobVertexBackPressureHandler``, ``JobVertexWatermarksHandler``,
+``SubtasksTimesHandler``, ``JobVertexTaskManagersHandler``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.engine.protocol.details import JobDetails, SubtaskView, VertexDetails
+from headrace.engine.protocol.views import VertexView
+
+from .jobs import now_ms, vertex_pairs
+from .routes import RestError, RestRequest
+from .tasks import flink_state, io_metrics, level_of, state_counts, state_of_all, times_of
+
+__all__ = [
+    "backpressure",
+    "find_subtask",
+    "find_vertex",
+    "subtask",
+    "subtask_times",
+    "task_managers",
+    "vertex",
+    "watermarks",
+]
+
+
+def find_vertex(details: JobDetails, vertex_id: str) -> tuple[VertexView, VertexDetails]:
+    """Return a vertex of a job.
+
+    Raises:
+        RestError: 404 if there is none, or nothing is known of its subtasks.
+    """
+    for view, more in vertex_pairs(details):
+        if view.vertex_id == vertex_id and more is not None:
+            return view, more
+    raise RestError(404, f"job {details.view.job_id} has no vertex {vertex_id[:200]!r}, or is not deployed")
+
+
+def find_subtask(more: VertexDetails, text: str) -> SubtaskView:
+    """Return a subtask by its index, as a path has it.
+
+    Raises:
+        RestError: 400 if that is no number, 404 if there is no such subtask.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise RestError(400, f"a subtask is a whole number; got {text[:100]!r}")
+    if int(text) >= len(more.subtasks):
+        raise RestError(404, f"vertex {more.vertex_id!r} has {len(more.subtasks)} subtasks, no {text}")
+    return more.subtasks[int(text)]
+
+
+def _found(request: RestRequest) -> tuple[VertexView, VertexDetails]:
+    return find_vertex(request.cluster.details(request.path["jobid"]), request.path["vertexid"])
+
+
+def vertex(request: RestRequest) -> Any:
+    """A vertex with its subtasks."""
+    view, more = _found(request)
+    now = now_ms()
+    return {
+        "id": view.vertex_id,
+        "name": view.name,
+        "parallelism": view.parallelism,
+        "maxParallelism": more.max_parallelism,
+        "now": now,
+        "aggregated": {"metrics": io_metrics(more.subtasks), "status-counts": _counts(more)},
+        "operators": [
+            {"uid": operator.uid, "name": operator.name, "metrics": operator.metrics} for operator in view.operators
+        ],
+        "subtasks": [_subtask(one, now) for one in more.subtasks],
+    }
+
+
+def _counts(more: VertexDetails) -> dict[str, int]:
+    return state_counts(one.state for one in more.subtasks)
+
+
+def _subtask(one: SubtaskView, now: int) -> dict[str, Any]:
+    return {
+        "subtask": one.subtask,
+        "status": flink_state(one.state),
+        "attempt": one.attempt,
+        "endpoint": one.host,
+        "node": one.node,
+        "taskmanager-id": one.task_manager,
+        **times_of(one, now),
+        "metrics": io_metrics([one]),
+    }
+
+
+def subtask(request: RestRequest) -> Any:
+    """The current attempt of one subtask."""
+    _view, more = _found(request)
+    return _subtask(find_subtask(more, request.path["subtaskindex"]), now_ms())
+
+
+def subtask_times(request: RestRequest) -> Any:
+    """When each subtask came into its states."""
+    view, more = _found(request)
+    now = now_ms()
+    return {
+        "id": view.vertex_id,
+        "name": view.name,
+        "now": now,
+        "subtasks": [
+            {
+                "subtask": one.subtask,
+                "endpoint": one.host,
+                "duration": times_of(one, now)["duration"],
+                "timestamps": {**dict.fromkeys(state_counts(()), 0), **_entered(one)},
+            }
+            for one in more.subtasks
+        ],
+    }
+
+
+def _entered(one: SubtaskView) -> dict[str, int]:
+    """When it came into each of Flink's states: the first of those that Flink has one name for."""
+    entered: dict[str, int] = {}
+    for state, at_ms in one.entered_ms.items():
+        entered.setdefault(flink_state(state), at_ms)
+    return entered
+
+
+def task_managers(request: RestRequest) -> Any:
+    """A vertex by the TaskManagers that its subtasks are on."""
+    view, more = _found(request)
+    now = now_ms()
+    groups: dict[str, list[SubtaskView]] = {}
+    for one in more.subtasks:
+        groups.setdefault(one.task_manager, []).append(one)
+    return {
+        "id": view.vertex_id,
+        "name": view.name,
+        "now": now,
+        "taskmanagers": [_on_task_manager(name, ones, now) for name, ones in sorted(groups.items())],
+    }
+
+
+def _on_task_manager(name: str, ones: list[SubtaskView], now: int) -> dict[str, Any]:
+    times = [times_of(one, now) for one in ones]
+    starts = [time["start-time"] for time in times if time["start-time"] >= 0]
+    start_ms = min(starts, default=-1)
+    end_ms = max(time["end-time"] for time in times) if all(time["end-time"] >= 0 for time in times) else -1
+    return {
+        "taskmanager-id": name,
+        "endpoint": name,
+        "status": state_of_all(one.state for one in ones),
+        "start-time": start_ms,
+        "end-time": end_ms,
+        "duration": -1 if start_ms < 0 else max((now if end_ms < 0 else end_ms) - start_ms, 0),
+        "metrics": io_metrics(ones),
+        "status-counts": state_counts(one.state for one in ones),
+    }
+
+
+def backpressure(request: RestRequest) -> Any:
+    """How much of its time each subtask waits for those behind it, is idle, is busy.
+
+    Measured all the time, and told of the last report interval of each subtask.
+    """
+    view, more = _found(request)
+    worst = max((one.backpressured for one in more.subtasks), default=0.0)
+    return {
+        "status": "ok" if all(one.numbers for one in more.subtasks) else "deprecated",
+        "backpressureLevel": level_of(worst),
+        "end-timestamp": now_ms(),
+        "id": view.vertex_id,
+        "subtasks": [
+            {
+                "subtask": one.subtask,
+                "attempt-number": one.attempt,
+                "backpressureLevel": level_of(one.backpressured),
+                "ratio": one.backpressured,
+                "idleRatio": one.idle,
+                "busyRatio": one.busy,
+            }
+            for one in more.subtasks
+        ],
+    }
+
+
+def watermarks(request: RestRequest) -> Any:
+    """The watermark that each subtask has given on last; those that have given none are left out."""
+    _view, more = _found(request)
+    return [
+        {"id": f"{one.subtask}.currentOutputWatermark", "value": str(int(one.numbers["watermark_ms"]))}
+        for one in more.subtasks
+        if "watermark_ms" in one.numbers
+    ]

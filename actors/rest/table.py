@@ -1,0 +1,161 @@
+"""The table of routes: all that can be asked, and the right that it takes. There is no other way in.
+
+Paths are Flink's. What the engine cannot answer has no route; ``docs/guide/rest.md`` lists it.
+"""
+
+from __future__ import annotations
+
+from headrace.engine.kernel.rest_settings import RestSettings
+
+from .openapi import OpenApi
+from .resources import checkpoints, cluster, jobs, metrics, operations, vertices
+from .resources.routes import Handler, Parameter, Right, Route, RouteTable
+
+__all__ = ["route_table"]
+
+_GET = Parameter("get", "ids of the metrics whose values are wanted; without it ids are listed", is_list=True)
+_AGGREGATIONS = Parameter(
+    "agg", "what values are to come to; all of them by default", is_list=True, choices=tuple(metrics.AGGREGATIONS)
+)
+_TRIGGER = Parameter("triggerId", "the id of the request; one is made up without it")
+_FORMAT = Parameter("formatType", "of the savepoint: there is one format", choices=("CANONICAL",))
+
+_JOB = "/jobs/:jobid"
+_VERTEX = f"{_JOB}/vertices/:vertexid"
+_CHECKPOINTS = f"{_JOB}/checkpoints"
+
+
+def route_table(settings: RestSettings, version: str, changes: operations.Operations) -> RouteTable:
+    """Return all routes of a server.
+
+    Args:
+        settings: The server's.
+        version: Of Headrace.
+        changes: What it has begun.
+    """
+    description = OpenApi(version)
+    read: list[tuple[str, Handler, str, tuple[Parameter, ...]]] = [
+        ("/overview", cluster.overview, "Slots and jobs of the cluster, counted.", ()),
+        (
+            "/config",
+            cluster.Configuration(version, settings.refresh_interval_ms),
+            "What pages need to know of the server.",
+            (),
+        ),
+        ("/openapi.json", description, "This description.", ()),
+        ("/jobs", jobs.job_ids, "All jobs with their states.", ()),
+        ("/jobs/overview", jobs.jobs_overview, "All jobs, with what their tasks do.", ()),
+        (
+            "/jobs/metrics",
+            metrics.jobs_metrics,
+            "Metrics over all jobs, or some.",
+            (_GET, _AGGREGATIONS, Parameter("jobs", "ids of jobs", is_list=True)),
+        ),
+        (_JOB, jobs.job, "One job in full.", ()),
+        (f"{_JOB}/status", jobs.status, "The state of a job.", ()),
+        (f"{_JOB}/plan", jobs.plan, "The graph of a job.", ()),
+        (f"{_JOB}/config", jobs.configuration, "What a job was submitted with.", ()),
+        (
+            f"{_JOB}/exceptions",
+            jobs.exceptions,
+            "Why a job was restarted, or has failed: newest first.",
+            (Parameter("maxExceptions", f"how many at most ({jobs.DEFAULT_EXCEPTIONS})", "integer"),),
+        ),
+        (f"{_JOB}/accumulators", jobs.accumulators, "What user functions have accumulated.", ()),
+        (f"{_JOB}/metrics", metrics.job_metrics, "Metrics of a job as such.", (_GET,)),
+        (_CHECKPOINTS, checkpoints.statistics, "Counts, a summary and the newest checkpoints of a job.", ()),
+        (f"{_CHECKPOINTS}/config", checkpoints.configuration, "How a job takes checkpoints.", ()),
+        (f"{_CHECKPOINTS}/details/:checkpointid", checkpoints.checkpoint, "One checkpoint, vertex by vertex.", ()),
+        (
+            f"{_CHECKPOINTS}/details/:checkpointid/subtasks/:vertexid",
+            checkpoints.vertex_of_checkpoint,
+            "One vertex of a checkpoint, subtask by subtask.",
+            (),
+        ),
+        (f"{_JOB}/savepoints/:triggerid", operations.savepoint_status, "How a savepoint, or a stop, stands.", ()),
+        (f"{_JOB}/rescaling/:triggerid", changes.status, "How a rescale stands that this head has begun.", ()),
+        (_VERTEX, vertices.vertex, "A vertex with its subtasks.", ()),
+        (f"{_VERTEX}/backpressure", vertices.backpressure, "How busy, idle and held up each subtask is.", ()),
+        (f"{_VERTEX}/watermarks", vertices.watermarks, "The watermark that each subtask has given on last.", ()),
+        (f"{_VERTEX}/subtasktimes", vertices.subtask_times, "When each subtask came into its states.", ()),
+        (f"{_VERTEX}/taskmanagers", vertices.task_managers, "A vertex by the TaskManagers it is on.", ()),
+        (f"{_VERTEX}/metrics", metrics.vertex_metrics, "Metrics of a vertex, subtask by subtask.", (_GET,)),
+        (
+            f"{_VERTEX}/subtasks/metrics",
+            metrics.subtasks_metrics,
+            "Metrics over the subtasks of a vertex.",
+            (_GET, _AGGREGATIONS, Parameter("subtasks", "indices of subtasks", is_list=True)),
+        ),
+        (f"{_VERTEX}/subtasks/:subtaskindex", vertices.subtask, "The current attempt of one subtask.", ()),
+        (f"{_VERTEX}/subtasks/:subtaskindex/metrics", metrics.subtask_metrics, "Metrics of one subtask.", (_GET,)),
+        ("/taskmanagers", cluster.task_managers, "All TaskManagers.", ()),
+        ("/taskmanagers/:taskmanagerid", cluster.task_manager, "One TaskManager, and what it is used for.", ()),
+        ("/jobmanager/metrics", metrics.job_manager_metrics, "Metrics of the cluster as such.", (_GET,)),
+    ]
+    routes = [
+        *(Route("GET", path, Right.READ, handler, summary, query) for path, handler, summary, query in read),
+        Route(
+            "GET",
+            "/metrics",
+            Right.READ,
+            metrics.prometheus,
+            "Everything that is measured, for Prometheus to fetch.",
+            media_type="text/plain",
+        ),
+        *_changes(changes),
+    ]
+    table = RouteTable(routes)
+    description.describe(table)
+    return table
+
+
+def _changes(changes: operations.Operations) -> list[Route]:
+    return [
+        Route(
+            "PATCH",
+            _JOB,
+            Right.WRITE,
+            operations.terminate,
+            "Cancel a job, or stop it in order with a last checkpoint.",
+            (Parameter("mode", "how (cancel); the last two in order", choices=operations.TERMINATION_MODES),),
+            status=202,
+        ),
+        Route(
+            "POST",
+            f"{_JOB}/savepoints",
+            Right.WRITE,
+            operations.savepoint,
+            "Take a savepoint.",
+            body=(
+                Parameter("target-directory", "an absolute path or a URI; the job's default without it"),
+                Parameter("cancel-job", "whether the job ends with it, in order", "boolean"),
+                _FORMAT,
+                _TRIGGER,
+            ),
+            status=202,
+        ),
+        Route(
+            "POST",
+            f"{_JOB}/stop",
+            Right.WRITE,
+            operations.stop,
+            "End a job in order, with a savepoint.",
+            body=(
+                Parameter("targetDirectory", "an absolute path or a URI; the job's default without it"),
+                Parameter("drain", "whether windows and timers fire first, as if all input had ended", "boolean"),
+                _FORMAT,
+                _TRIGGER,
+            ),
+            status=202,
+        ),
+        Route(
+            "PATCH",
+            f"{_JOB}/rescaling",
+            Right.WRITE,
+            changes.rescale,
+            "Run a job on at another parallelism, from a fresh checkpoint.",
+            (Parameter("parallelism", "of all operators that can be parallel", "integer"),),
+            body=(Parameter("operators", "parallelism by operator uid or name", "object"),),
+            status=202,
+        ),
+    ]

@@ -1,0 +1,171 @@
+"""How a cluster serves REST: where it listens, whom it answers, and how much it takes.
+
+Loopback is the default. An address that others reach needs TLS, as a token that travels in the clear is nobody's
+secret; who knows better says so. Option names are Flink's where there are any.
+
+Source: Flink's ``RestOptions``, ``WebOptions`` and ``SecurityOptions``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.state.values.durations import parse_duration_ms
+
+from ..errors import ConfigurationError
+
+__all__ = ["RestSettings"]
+
+_PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_HOST = re.compile(r"[A-Za-z0-9.:_-]+")
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.:_\[\]-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RestSettings:
+    """How a cluster serves REST.
+
+    Attributes:
+        bind_port: ``rest.bind-port``: a port or a range (``8081-8180``), of which the first free one is taken; 0 takes
+            any.
+        bind_address: ``rest.bind-address``: the address that is listened on.
+        address: ``rest.address``: the name that clients are told; empty for ``bind_address``.
+        certificate_file: Of TLS, in PEM; with it ``https`` is served.
+        key_file: Of its private key.
+        allows_plain_http: Whether an address that others reach may be served without TLS.
+        allowed_hosts: Names that requests may use for this server (``Host``), beside ``localhost``, the loopback
+            addresses and ``address``.
+        allowed_origins: Pages of these origins may ask, as ``https://dashboards.example``; by default only the
+            server's own.
+        refresh_interval_ms: ``web.refresh-interval``: how often pages should ask.
+        view_ttl_ms: So long an answer of a JobManager is good for all who ask.
+        answer_timeout_ms: ``rest.await-leader-timeout``: a cluster that takes longer to answer is unavailable.
+        max_content_length: ``rest.server.max-content-length``: of a request, bytes.
+        store_duration_ms: ``rest.async.store-duration``: so long the end of a rescale is remembered.
+    """
+
+    bind_port: str = "8081-8180"
+    bind_address: str = "127.0.0.1"
+    address: str = ""
+    certificate_file: str | None = None
+    key_file: str | None = None
+    allows_plain_http: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    refresh_interval_ms: int = 3_000
+    view_ttl_ms: int = 500
+    answer_timeout_ms: int = 10_000
+    max_content_length: int = 1 << 20
+    store_duration_ms: int = 300_000
+
+    def __post_init__(self) -> None:
+        low, high = self.ports
+        if low > high or high > 65_535:
+            message = f"rest.bind-port must be a port or a range of ports, up to 65535; got {self.bind_port!r}"
+            raise ConfigurationError(message)
+        for name in (*self.allowed_hosts, *((self.address,) if self.address else ())):
+            if _HOST.fullmatch(name) is None:
+                message = f"a name of a host must have no port and no scheme; got {name!r}"
+                raise ConfigurationError(message)
+        for origin in self.allowed_origins:
+            if _ORIGIN.fullmatch(origin) is None:
+                message = f"an origin is a scheme, a name and maybe a port, as https://example.org:8443; got {origin!r}"
+                raise ConfigurationError(message)
+        if (self.certificate_file is None) != (self.key_file is None):
+            message = "TLS needs both a certificate and its key"
+            raise ConfigurationError(message, hint="set security.ssl.rest.certificate and security.ssl.rest.key")
+        if not self.is_loopback and self.certificate_file is None and not self.allows_plain_http:
+            message = f"REST on {self.bind_address!r} is reached by others, who would read its token: it needs TLS"
+            hint = "set a certificate and its key, or listen on 127.0.0.1 and use 'ssh -L'; allows_plain_http overrides"
+            raise ConfigurationError(message, hint=hint)
+        for name, low_bound in (("refresh_interval_ms", 1), ("view_ttl_ms", 0), ("answer_timeout_ms", 1)):
+            if getattr(self, name) < low_bound:
+                message = f"{name} must be at least {low_bound}; got {getattr(self, name)}"
+                raise ConfigurationError(message)
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        """The first and the last port that may be taken.
+
+        Raises:
+            ConfigurationError: If that is no port and no range.
+        """
+        match = _PORTS.fullmatch(self.bind_port)
+        if match is None:
+            message = f"rest.bind-port must be a port or a range of ports; got {self.bind_port!r}"
+            raise ConfigurationError(message)
+        return int(match[1]), int(match[2] or match[1])
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches the address."""
+        if self.bind_address == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.bind_address).is_loopback
+        except ValueError:
+            return False
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, str]) -> RestSettings:
+        """Read Flink's configuration keys; those of others are left alone.
+
+        Understood are ``rest.port``, ``rest.bind-port``, ``rest.address``, ``rest.bind-address``,
+        ``rest.await-leader-timeout``, ``rest.server.max-content-length``, ``rest.async.store-duration``,
+        ``web.refresh-interval`` and, not of Flink, ``rest.allowed-hosts`` and ``rest.allowed-origins`` (separated by
+        commas), ``rest.view-ttl``, ``rest.plain-http-allowed``, ``security.ssl.rest.certificate`` and
+        ``security.ssl.rest.key``.
+
+        Raises:
+            ConfigurationError: If a value is illegal, or a key that begins with ``rest.`` is not known.
+        """
+        options: dict[str, Any] = {}
+        if "rest.port" in configuration:
+            options["bind_port"] = configuration["rest.port"]
+        for key, value in configuration.items():
+            if key in _KEYS:
+                name, read = _KEYS[key]
+                options[name] = read(value)
+            elif key.startswith("rest.") and key != "rest.port":
+                message = f"no option is called {key}"
+                raise ConfigurationError(message, hint=f"there are {', '.join(sorted(_KEYS))}")
+        return cls(**options)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _whole_number(text: str) -> int:
+    if not text.isdecimal():
+        message = f"an option must be a whole number; got {text!r}"
+        raise ConfigurationError(message)
+    return int(text)
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        message = f"an option must be true or false; got {text!r}"
+        raise ConfigurationError(message)
+    return text.lower() == "true"
+
+
+_KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "rest.bind-port": ("bind_port", str),
+    "rest.bind-address": ("bind_address", str),
+    "rest.address": ("address", str),
+    "rest.allowed-hosts": ("allowed_hosts", _names),
+    "rest.allowed-origins": ("allowed_origins", _names),
+    "rest.await-leader-timeout": ("answer_timeout_ms", parse_duration_ms),
+    "rest.async.store-duration": ("store_duration_ms", parse_duration_ms),
+    "rest.server.max-content-length": ("max_content_length", _whole_number),
+    "rest.view-ttl": ("view_ttl_ms", parse_duration_ms),
+    "rest.plain-http-allowed": ("allows_plain_http", _truth),
+    "security.ssl.rest.certificate": ("certificate_file", str),
+    "security.ssl.rest.key": ("key_file", str),
+    "web.refresh-interval": ("refresh_interval_ms", parse_duration_ms),
+}

@@ -1,0 +1,63 @@
+"""REST of heads that are processes: each head answers for the cluster, whoever of them leads."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import rest_kit
+from rest_kit import NUM_RECORDS, ask, build
+
+from headrace import HighAvailabilitySettings, RestSettings, StreamExecutionEnvironment
+
+pytestmark = [pytest.mark.ray, pytest.mark.campaign]
+
+PATIENCE_S = 30
+
+
+@pytest.fixture
+def by_value():
+    """Processes do not find the tests' modules."""
+    cloudpickle.register_pickle_by_value(rest_kit)
+    yield
+    cloudpickle.unregister_pickle_by_value(rest_kit)
+
+
+def test_every_head_answers_for_a_running_job(ray_session, by_value, tmp_path):
+    ha = HighAvailabilitySettings(str(tmp_path / "ha"), "rest-of-two", num_standbys=1)
+    rest = RestSettings(bind_port="20000-32000", view_ttl_ms=0)
+    env = StreamExecutionEnvironment.get_execution_environment(
+        "ray", parallelism=2, rest=rest, high_availability=ha, cpu_per_slot=0.0
+    )
+    with env:
+        build(env, tmp_path / "checkpoints")
+        job_id = env.execute_async("seen by both").get_job_id()
+        addresses = env._cluster.rest_addresses()
+        assert len({address.url for address in addresses}) == 2
+        assert len({address.tokens for address in addresses}) == 1
+
+        def vertices(address):
+            job = ask(address.url, f"/jobs/{job_id}", address.tokens.read)
+            assert job.status == 200, job
+            return {vertex["id"]: vertex["metrics"] for vertex in job.json["vertices"]}
+
+        deadline = time.monotonic() + PATIENCE_S
+        for address in addresses:
+            assert ask(address.url, "/overview").status == 401
+            # The record of the stream without end may be that of either split.
+            while vertices(address).get("note", {}).get("read-records", 0) < NUM_RECORDS + 1:
+                assert time.monotonic() < deadline, vertices(address)
+                time.sleep(0.1)
+            assert vertices(address)["numbers"]["write-records"] == NUM_RECORDS
+            overview = ask(address.url, "/overview", address.tokens.read).json
+            assert (overview["jobs-running"], overview["slots-total"]) == (1, 2)
+        other = addresses[1]
+        assert ask(other.url, f"/jobs/{job_id}", other.tokens.write, method="PATCH").status == 202
+        while ask(other.url, f"/jobs/{job_id}/status", other.tokens.read).json["status"] != "CANCELED":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        files = [Path(address.file) for address in addresses]
+        assert all(file.exists() for file in files)
+    assert not any(file.exists() for file in files)
