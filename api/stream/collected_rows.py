@@ -97,6 +97,29 @@ class CollectedRows(Iterator[Any]):
                 self._end = arrived
         return self._rows.popleft()
 
+    def arrived(self) -> list[Any]:
+        """Return what the job has given and was not taken yet; how it ends is told elsewhere."""
+        self._take_arrived()
+        if self._end is None and self._client is not None:
+            self._client.view()  # brings what has been reported until now
+            self._take_arrived()
+        rows = list(self._rows)
+        self._rows.clear()
+        return rows
+
+    def _take_arrived(self) -> None:
+        while self._end is None and not self._arrived.empty():
+            arrived = self._arrived.get()
+            if isinstance(arrived, list):
+                self._rows.extend(arrived)
+            else:
+                self._end = arrived
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job's end has been seen here, behind all rows."""
+        return self._end is not None
+
     def close(self) -> None:
         """Cancel the job unless it has ended, and forget what was not taken."""
         if self._end is None and self._client is not None:

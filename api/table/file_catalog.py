@@ -119,6 +119,10 @@ class FileCatalog(Catalog):
         if isinstance(entry, CatalogTable) and entry.statement.like is not None:
             message = "a catalog of files keeps no table that is LIKE another one, which may change"
             raise SqlError(message, hint="write its columns and options out")
+        if isinstance(entry, CatalogTable) and entry.connector.is_of_program:
+            kind = entry.connector.name
+            message = f"a catalog of files keeps no table with connector {kind!r}: its rows are in the program"
+            raise SqlError(message, hint="CREATE TEMPORARY TABLE keeps it with the program")
         if isinstance(entry, CatalogView) and entry.home != path[:2]:
             message = "names in a view that is kept are those of its own database, which is not the current one"
             raise SqlError(message, hint=f"USE {path.catalog}.{path.database} first")

@@ -41,6 +41,7 @@ class TableConnector(ABC):
         primary_key: The columns of the PRIMARY KEY; none if the table has none.
         can_look_up: Whether its rows can be asked for by key.
         lookup_cache: What such a question remembers; None for nothing.
+        is_of_program: Whether its rows are in this program alone, with the table.
         makes_watermarks: Whether, as a source, it gives rows their event times when it is told how.
     """
 
@@ -53,6 +54,7 @@ class TableConnector(ABC):
     primary_key: tuple[str, ...] = ()
     can_look_up = False
     lookup_cache: LookupCache | None = None
+    is_of_program = False
     makes_watermarks = False
 
     def known_as(self, column: str) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError, nearest
 from headrace.state.credentials import masked
 
+from .collect import CollectTable
 from .contract import Options, TableConnector
 from .datagen import DatagenTable
 from .ends import BlackholeTable, PrintTable
@@ -19,7 +20,15 @@ from .jdbc import JdbcTable
 
 __all__ = ["connector_of"]
 
-_CONNECTORS: tuple[Any, ...] = (BlackholeTable, DatagenTable, FilesTable, JdbcTable, NexmarkTable, PrintTable)
+_CONNECTORS: tuple[Any, ...] = (
+    BlackholeTable,
+    CollectTable,
+    DatagenTable,
+    FilesTable,
+    JdbcTable,
+    NexmarkTable,
+    PrintTable,
+)
 
 
 def connector_of(
@@ -47,6 +56,8 @@ def connector_of(
     made: TableConnector = by_name[name](taken, schema, partitioned_by)
     made.keyed_by(primary_key)
     taken.end()
+    if made.is_of_program:
+        return made
     told = sorted(masked(f"{key}={value}") for key, value in options.items())
     told.append(f"partitioned by {', '.join(partitioned_by)}")
     if made.applies_by_key:
