@@ -2,7 +2,8 @@
 looks for and SELECT gives.
 
 A projection in front makes a column of it, which all others read. It must be computed for every record somewhere
-already: what stands only in branches of ``CASE`` stays there, as it may fail for records that do not reach it.
+already: what stands only in branches of ``CASE`` stays there, as it may fail for records that do not reach it. So does
+what stands only on the right of AND and OR, but for what fails for no record.
 
 Source: Flink's ``ExprReuse`` of generated code, Spark's ``EquivalentExpressions``.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from ..columns.conditionals import Case
-from ..columns.expressions import Expression, col
+from ..columns.expressions import Call, Expression, col
 from ..plan.plan import FORWARD, FilterColumns, Node, Select
 from .rewriting import noted, readers_of, rewritten
 from .sharing import content_of
@@ -24,6 +25,9 @@ from .sharing import content_of
 __all__ = ["compute_once"]
 
 _NAME = "$common"
+
+_FOR_ALL_TEXTS = frozenset(("LOWER", "UPPER", "lower", "upper"))
+"""Functions that no text makes fail."""
 
 
 def compute_once(roots: tuple[Node, ...], _parallelism: int | None, *, new_id: Callable[[], int]) -> tuple[Node, ...]:
@@ -118,9 +122,30 @@ def _common(
     return {key: (f"{_NAME}{number}", value) for number, (key, value) in zip(free, largest.items(), strict=False)}
 
 
-def _parts(value: Expression, *, is_for_all: bool = True) -> Iterator[tuple[Expression, bool]]:
-    """The costly parts of an expression, and whether each is computed for every record."""
+def _parts(
+    value: Expression, *, is_for_all: bool = True, is_guarded: bool = False
+) -> Iterator[tuple[Expression, bool]]:
+    """The costly parts of an expression, and whether each is computed for every record, or might be.
+
+    Args:
+        value: The expression.
+        is_for_all: Whether it is not in a branch.
+        is_guarded: Whether records that it fails for may not reach it.
+    """
     if value.is_costly and value.columns_used():
-        yield value, is_for_all
+        yield value, is_for_all and not (is_guarded and _may_fail(value))
+    is_case = isinstance(value, Case)
+    guards = isinstance(value, Call) and value.function in ("and", "or")
     for number, child in enumerate(value.children):
-        yield from _parts(child, is_for_all=is_for_all and (number == 0 or not isinstance(value, Case)))
+        yield from _parts(
+            child,
+            is_for_all=is_for_all and (number == 0 or not is_case),
+            is_guarded=is_guarded or (number > 0 and guards),
+        )
+
+
+def _may_fail(value: Expression) -> bool:
+    kind = value.structure[0]
+    if kind in ("col", "lit"):
+        return False
+    return str(kind).removeprefix("sql.") not in _FOR_ALL_TEXTS or any(map(_may_fail, value.children))

@@ -47,6 +47,7 @@ def plan_of(query):
         ("SELECT SPLIT_INDEX(s, '/', 0), SPLIT_INDEX(s, '/', 1) FROM t", "SPLIT(col('s'), '/')"),
         ("SELECT i, UPPER(s) FROM t WHERE UPPER(s) <> 'X'", "UPPER(col('s'))"),
         ("SELECT i FROM t WHERE LOWER(s) = 'a' OR LOWER(s) = 'b'", "LOWER(col('s'))"),
+        ("SELECT i FROM t WHERE i > 3 AND LOWER(s) = 'a' OR LOWER(s) = 'b'", "LOWER(col('s'))"),
         ("SELECT CASE WHEN LOWER(s) = 'a' THEN LOWER(s) END FROM t", "LOWER(col('s'))"),
         ("SELECT UPPER(LOWER(s)), CONCAT(UPPER(LOWER(s)), s) FROM t", "UPPER(LOWER(col('s')))"),
     ],
@@ -64,6 +65,7 @@ def test_what_stands_twice_is_computed_once(query, computed):
         "SELECT i + 1 AS a, (i + 1) * 2 AS b FROM t",
         "SELECT CASE WHEN i < 3 THEN LOWER(s) ELSE '' END, CASE WHEN i > 3 THEN LOWER(s) ELSE '' END FROM t",
         "SELECT LOWER('A') AS a, LOWER('A') AS b, i FROM t",
+        "SELECT i FROM t WHERE i > 3 AND shout(s) = 'a!' OR i < 3 AND shout(s) = 'b!'",
     ],
 )
 def test_and_nothing_else_is(query):
@@ -80,6 +82,22 @@ def test_what_only_some_records_can_bear_is_not_computed_for_all():
         assert rows(stream, query) == rows(batch, query)
         with pytest.raises(HeadraceError):
             rows(stream, "SELECT CAST(s AS INT) AS a, CAST(s AS INT) + 1 AS b FROM t")
+
+
+NUMBER = "LOWER(CAST(CAST(s AS INT) AS STRING))"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT i, {NUMBER} AS a FROM t WHERE s IN ('12', '7') AND {NUMBER} = '7'",
+        f"SELECT s NOT IN ('12', '7') OR {NUMBER} = '7' AS a, s NOT IN ('12', '7') OR {NUMBER} = '12' AS b FROM t",
+        f"SELECT i FROM t WHERE s NOT IN ('12', '7') OR {NUMBER} = '7' OR CONCAT({NUMBER}, '') = '12'",
+    ],
+)
+def test_what_and_and_or_keep_from_failing_is_not_computed_before(query):
+    with environment("streaming") as stream, environment("batch") as batch:
+        assert rows(stream, query) == rows(batch, query)
 
 
 @pytest.mark.parametrize("seed", range(8))
