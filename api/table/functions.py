@@ -5,6 +5,7 @@ Source: PyFlink's ``udf``, ``udtf``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ def udf(
     result_type: Any,
     input_types: Sequence[Any] | None = None,
     func_type: str = "general",
+    deterministic: bool = True,
 ) -> Any:
     """Make a function of SQL of one of Python; also as a decorator.
 
@@ -41,26 +43,40 @@ def udf(
         result_type: The type of what it gives: as in SQL (``"BIGINT"``, ``"ARRAY<STRING>"``) or an Arrow type.
         input_types: The types it takes; arguments are cast to them. None takes what comes.
         func_type: ``general`` (row by row) or ``arrow``.
+        deterministic: Whether equal values give equal results. Then what is written twice may be computed once; if not,
+            each call in a text is made for itself.
 
     Raises:
         ProgramError: If it is no function, or a type is unknown.
     """
     if function is None:
-        return lambda given: udf(given, result_type=result_type, input_types=input_types, func_type=func_type)
+        return functools.partial(
+            udf, result_type=result_type, input_types=input_types, func_type=func_type, deterministic=deterministic
+        )
     if func_type not in ("general", "arrow"):
         message = f"func_type is general or arrow; got {func_type!r}"
         raise ProgramError(message)
     inputs = None if input_types is None else tuple(map(parse_type, input_types))
-    return UserDefinedFunction(function, parse_type(result_type), inputs, is_arrow=func_type == "arrow")
+    is_arrow = func_type == "arrow"
+    return UserDefinedFunction(
+        function, parse_type(result_type), inputs, is_arrow=is_arrow, is_deterministic=deterministic
+    )
 
 
 class UserDefinedFunction:
     """A function of Python with its types. Made by `udf`."""
 
     def __init__(
-        self, function: Callable[..., Any], kind: pa.DataType, inputs: tuple[pa.DataType, ...] | None, *, is_arrow: bool
+        self,
+        function: Callable[..., Any],
+        kind: pa.DataType,
+        inputs: tuple[pa.DataType, ...] | None,
+        *,
+        is_arrow: bool,
+        is_deterministic: bool = True,
     ) -> None:
         self._function = function
+        self._is_deterministic = is_deterministic
         self._kind = kind
         self._inputs = inputs
         self._is_arrow = is_arrow
@@ -90,15 +106,25 @@ class UserDefinedFunction:
                 cast_to(one, kind) for one, kind in zip(arguments, self._inputs, strict=True)
             )  # fmt: skip
             operands = tuple(one.expression for one in given)
+            own = self._function if self._is_deterministic else _another(self._function)
+            function = own if arguments else _Constant(own)
             if self._is_arrow:
                 # Of no arguments a kernel is given a row of nothing, as it says how many rows there are.
-                kernel = _Vectorised(self._function if arguments else _Constant(self._function))
-                return Typed(KernelCall(name, kernel, operands, self._kind), self._kind)
-            function = self._function if arguments else _Constant(self._function)
+                return Typed(KernelCall(name, _Vectorised(function), operands, self._kind), self._kind)
             each = row_by_row(function, self._kind, sees_nulls=True)
             return Typed(RowCall(name, each, operands, self._kind), self._kind)
 
         return bind
+
+
+def _another(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does the same and is another one: what calls it is not taken for what calls the first."""
+
+    @functools.wraps(function, updated=())
+    def called(*values: Any) -> Any:
+        return function(*values)
+
+    return called
 
 
 def udtf(

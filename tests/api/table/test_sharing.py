@@ -47,6 +47,20 @@ def test_a_query_that_is_read_twice_gives_its_rows_twice(mode, block):
                 assert multiset(env.execute_sql(twice).to_arrow()) == expected, twice
 
 
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_a_function_that_gives_other_values_each_time_is_called_for_itself(mode):
+    chance = udf(lambda value: random.random(), result_type="DOUBLE", deterministic=False)
+    with with_tables(environment(mode), TABLES) as env:
+        env.create_temporary_function("chance", chance)
+        rows = "(SELECT v, chance(v) AS x FROM t WHERE v > 2)"
+        joined = env.execute_sql(f"SELECT a.x AS x, b.x AS y FROM {rows} AS a JOIN {rows} AS b ON a.v = b.v").to_arrow()
+        beside = env.execute_sql("SELECT chance(v) AS x, chance(v) AS y FROM t").to_arrow()
+        passed = env.execute_sql(f"SELECT x FROM {rows} WHERE x > 0.5").to_arrow()
+    for table in (joined, beside):
+        assert all(row["x"] != row["y"] for row in table.to_pylist())
+    assert all(row["x"] > 0.5 for row in passed.to_pylist())
+
+
 def plan_of(env, query):
     return env.explain_sql(query).partition("\n\n")[2]
 
