@@ -85,7 +85,7 @@ class KeyIndex:
             add: Whether new keys get codes; else theirs is -1.
 
         Returns:
-            A code per row, and how many codes are new: those are the last ones.
+            A code per row, and how many codes are new: those are the last ones, in the order of their first rows.
         """
         before = len(self)
         arrays = [plain(column) if isinstance(column, pa.Array) else pa.array(column) for column in columns]
@@ -168,11 +168,13 @@ class _IntegerTable(_Slots):
         if valid is None:
             return self._find(np.ascontiguousarray(keys), add=add)
         codes = np.empty(len(keys), np.int64)
-        codes[valid] = self._find(keys[valid], add=add)
-        if add and self._null_code < 0:
+        if add and self._null_code < 0:  # it gets its code in turn, as all keys do
+            first = int(np.argmin(valid))
+            codes[:first] = self._find(keys[:first], add=add)
             self.stored = grown(self.stored, self.num + 1)
             self._null_code, self.stored[self.num] = self.num, 0
             self.num += 1
+        codes[valid] = self._find(keys[valid], add=add)
         codes[~valid] = self._null_code
         return codes
 
