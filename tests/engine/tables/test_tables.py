@@ -79,6 +79,18 @@ def test_codes_are_equal_exactly_for_equal_keys(seed, bits):
                 )
 
 
+@pytest.mark.parametrize("kind", [*KEYS, "struct"])
+def test_codes_go_by_first_rows_and_those_kept_stay_in_order(kind):
+    first, *_, other = KINDS[kind][1]
+    for values in ([first, None, other], [None, first, other], [None, None, other, first]):
+        index = KeyIndex([KINDS[kind][0]])
+        wanted = list(dict.fromkeys(map(canonical, values)))
+        codes, _ = index.codes_of([pa.array(values, KINDS[kind][0])])
+        assert codes.tolist() == [wanted.index(canonical(value)) for value in values]
+        index.compact(np.array([0, 1]))
+        assert list(map(canonical, index.take(np.arange(2))[0].to_pylist())) == wanted[:2]
+
+
 def test_keys_that_are_not_there_are_not_added_by_a_search():
     for kind in [*KEYS, "struct"]:
         for others in ([], [pa.int64()]):
