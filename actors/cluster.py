@@ -308,6 +308,7 @@ class Cluster:
         """
         from .rest.host import FetchRestAddress
 
+        self.ask_dispatcher(ListTaskManagers(), timeout_ms)  # once there is an answer there are heads
         heads = sorted(filter(is_head, self.system.hosts))
         found: list[RestAddress] = []
         for host in heads:
@@ -457,7 +458,7 @@ def _client_on_ray(name: str) -> Cluster:
 
 def _rest_plan(settings: RestSettings, client: Callable[[], Cluster], name: str) -> RestPlan:
     from .rest.host import RestPlan
-    from .rest.tokens import fresh_tokens
+    from .rest.security import fresh_tokens
 
     return RestPlan(settings, fresh_tokens(), client, name)
 

@@ -26,6 +26,7 @@
     |   |-- StateUnavailableError       state cannot be asked for now: its subtask is not running
     |   |-- SupersededError             another leader has taken over
     |   |-- ClusterUnavailableError     no cluster at the given address, or it went away
+    |   |-- RestRequestError            a cluster's REST server has refused a request
     |   |-- ProcessLostError            a process in which tasks ran is gone
     |   `-- NoResourceAvailableError    the slots asked for did not come in time
     |-- CheckpointError
@@ -83,6 +84,7 @@ __all__ = [
     "PossibleLossError",
     "ProcessLostError",
     "ProgramError",
+    "RestRequestError",
     "SavepointError",
     "SinkError",
     "SinkFencedError",
@@ -277,6 +279,10 @@ class SupersededError(ExternalError):
 
 class ClusterUnavailableError(ExternalError):
     """There is no cluster at the given address, or it went away."""
+
+
+class RestRequestError(ExternalError):
+    """A cluster's REST server has refused a request; ``context["status"]`` is that of HTTP."""
 
 
 class ProcessLostError(ExternalError):

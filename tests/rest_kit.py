@@ -58,7 +58,7 @@ def rest_environment(actor_system: str = "local", **options: Any) -> StreamExecu
 
 def build(env: StreamExecutionEnvironment, directory: Any) -> None:
     """A thousand numbers, and a stream without end that gives one record and no more for a long time."""
-    env.enable_checkpointing(50, directory=str(directory))
+    env.enable_checkpointing(200, directory=str(directory))
     in_order = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
     numbers = env.from_source(GeneratorSource(number, NUM_RECORDS), in_order, "numbers").uid("numbers")
     endless = env.from_source(GeneratorSource(later, records_per_second=0.001), in_order, "endless").uid("end/less")

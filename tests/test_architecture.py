@@ -65,6 +65,7 @@ ROOMS = (
     "api/formats",
     "api/arguments",
     "api/jobs",
+    "api/rest",
     "api/connectors/files",
     "api/connectors/hybrid",
     "api/connectors/sql",

@@ -18,11 +18,11 @@ from headrace.engine.kernel.event_log import EventLog
 from headrace.engine.kernel.machine import Address, Asked, Command, Offload, OffloadCompleted, Reply, Started
 from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.protocol.messages import RequestFailed
+from headrace.state.files.rest_addresses import write_address
 
 from .resources.questions import AsksCluster
 from .security import Tokens
 from .server import RestServer
-from .tokens import write_address
 
 __all__ = ["FetchRestAddress", "RestAddress", "RestHost", "RestPlan", "StopRest"]
 
@@ -126,7 +126,7 @@ class RestHost:
         server = self._server = RestServer(plan.connect(), plan.settings, plan.tokens)
         url = server.start()
         try:
-            file = write_address(plan.cluster, self.address.host, url, plan.tokens)
+            file = write_address(plan.cluster, self.address.host, url, plan.tokens.write, plan.tokens.read)
         except (HeadraceError, OSError):
             server.close()  # nobody could find out how to ask it
             raise

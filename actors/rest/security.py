@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 
 from .resources.routes import RestError, Right
 
-__all__ = ["HEADERS", "Guard", "Tokens"]
+__all__ = ["HEADERS", "Guard", "Tokens", "fresh_tokens"]
 
 HEADERS = {
     "cache-control": "no-store",
@@ -47,6 +48,11 @@ class Tokens:
 
     write: str = field(repr=False)
     read: str = field(repr=False)
+
+
+def fresh_tokens() -> Tokens:
+    """Make tokens that nobody can guess."""
+    return Tokens(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
 
 
 class Guard:

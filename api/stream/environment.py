@@ -67,6 +67,7 @@ from .restoring import DryRunOver, Restore, restore_mode_of
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
 
+    from ..rest.client import RestClient
     from .cached_stream import CachedDataStream, StreamCaches
     from .data_stream import DataStream
 
@@ -548,6 +549,25 @@ class StreamExecutionEnvironment(EnvironmentSettings):
                 for line in self._rest_lines(self._cluster):
                     print(line, file=sys.stderr)  # noqa: T201
         return self._cluster
+
+    def get_rest_client(self, *, read_only: bool = False) -> RestClient:
+        """Return a client of the REST server of this environment's cluster.
+
+        Args:
+            read_only: Whether it may look only.
+
+        Raises:
+            ConfigurationError: If the cluster serves none: see option ``rest``.
+        """
+        from ..rest.client import RestClient
+
+        if self._cluster_settings.rest is None:
+            message = "the cluster serves no REST"
+            raise ConfigurationError(message, hint="make the environment with rest=RestSettings()")
+        address = self._connect().rest_addresses()[0]
+        certificate = self._cluster_settings.rest.certificate_file
+        token = address.tokens.read if read_only else address.tokens.write
+        return RestClient(address.url, token, certificate_file=certificate)
 
     @staticmethod
     def _rest_lines(cluster: Cluster) -> list[str]:

@@ -23,12 +23,12 @@ from headrace.actors.rest.resources.routes import (
     query_of,
 )
 from headrace.actors.rest.resources.tasks import FLINK_STATES, level_of, state_of_all, task_metrics, times_of
-from headrace.actors.rest.security import Guard, Tokens
-from headrace.actors.rest.tokens import fresh_tokens, runtime_folder, write_address
+from headrace.actors.rest.security import Guard, Tokens, fresh_tokens
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.protocol.details import SubtaskView
 from headrace.engine.protocol.states import TaskState
+from headrace.state.files.rest_addresses import read_addresses, runtime_folder, write_address
 
 TABLE = RouteTable(
     [
@@ -168,11 +168,23 @@ def test_tokens_are_shown_nowhere():
 
 def test_an_address_is_the_users_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    path = write_address("../c", "head", "http://127.0.0.1:1", TOKENS)
+    path = write_address("../c", "head", "http://127.0.0.1:1", "may-write", "may-read")
     assert path.parent == tmp_path / "headrace"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [one.name for one in path.parent.iterdir()] == [path.name]
+    (found,) = read_addresses()
+    assert (found.cluster, found.url, found.token, found.pid) == (
+        "../c",
+        "http://127.0.0.1:1",
+        "may-write",
+        os.getpid(),
+    )
+    assert "may-write" not in repr(found)
+    path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 99999999'))
+    (path.parent / "rest-x.json").write_text("[]")
+    assert read_addresses() == []
+    (path.parent / "rest-x.json").unlink()
     os.chmod(path.parent, 0o755)
     with pytest.raises(ConfigurationError, match="alone"):
         runtime_folder()

@@ -6,6 +6,7 @@ own view); ways in (enumeration of the table, attacks replayed); load (single fl
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -16,8 +17,8 @@ import pytest
 from rest_kit import NUM_RECORDS, SEEN, ask, build, part, rest_environment
 
 from headrace.actors.rest.resources.routes import Right
+from headrace.actors.rest.security import fresh_tokens
 from headrace.actors.rest.server import RestServer
-from headrace.actors.rest.tokens import fresh_tokens
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.kernel.rest_settings import RestSettings
 
@@ -223,7 +224,7 @@ def test_checkpoints_are_those_on_disk(served):
         assert sum(one["state_size"] for one in by_subtask["subtasks"]) == task["state_size"]
         assert by_subtask["summary"]["state_size"]["max"] == max(one["state_size"] for one in by_subtask["subtasks"])
     config = served.json(f"{served.path}/checkpoints/config")
-    assert (config["interval"], config["mode"], config["max_concurrent"]) == (50, "exactly_once", 1)
+    assert (config["interval"], config["mode"], config["max_concurrent"]) == (200, "exactly_once", 1)
     assert Path(config["checkpoint_storage"]) == served.directory / "checkpoints"
     (size,) = served.json(f"{served.path}/metrics?get=lastCheckpointFullSize")
     assert int(size["value"]) > 0
@@ -258,6 +259,8 @@ def test_the_description_has_every_route(served):
             assert operation["summary"].endswith(".")
             assert all(parameter["description"] for parameter in operation["parameters"])
     assert served.json("/config")["cluster"] == "local"
+    stored = json.loads((Path(__file__).parents[3] / "docs" / "openapi.json").read_text(encoding="utf-8"))
+    assert document == stored, "write it anew: python tests/actors/rest/write_openapi.py"
 
 
 # ----------------------------------------------------------------------------------------------------------- not let in

@@ -1,0 +1,385 @@
+"""Clients of a cluster's REST server: `RestClient` waits for answers, `AsyncRestClient` is awaited.
+
+What is asked is said once, in `RestCalls`: each method is one request, or a procedure of several with pauses between
+them (a generator), and the two clients differ only in how they carry these out. Answers are JSON with Flink's keys, as
+``docs/guide/rest.md`` says. Neither client needs Ray.
+
+Source: Flink's ``RestClusterClient``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import ssl
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from headrace.state.errors import ClusterUnavailableError, ConfigurationError, RestRequestError, SavepointError
+from headrace.state.files.rest_addresses import StoredAddress, read_addresses
+
+__all__ = ["AsyncRestClient", "RestCalls", "RestClient"]
+
+_ENDED = ("FINISHED", "CANCELED", "FAILED")
+_POLL_S = 0.2
+_Self = TypeVar("_Self", bound="RestCalls")
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One request."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """Wait for so long."""
+
+    seconds: float
+
+
+_Procedure = Generator["_Call | _Pause", Any, Any]
+"""Requests and pauses; is sent the answers, and returns the outcome."""
+
+
+@dataclass(frozen=True)
+class RestCalls(ABC):
+    """What can be asked of a REST server. `RestClient` gives the answers, `AsyncRestClient` what is awaited for them.
+
+    All of them raise
+
+    * RestRequestError if the server refuses: ``context["status"]`` is that of HTTP;
+    * ClusterUnavailableError if there is no server, or its cluster does not answer.
+
+    Args:
+        url: Of the server, as ``http://127.0.0.1:8081``.
+        token: What it asks for.
+        timeout: Seconds that one answer may take.
+        certificate_file: In PEM: whom to believe, of a server with TLS; None for whom this machine believes.
+    """
+
+    url: str
+    token: str = field(repr=False)
+    timeout: float = 30.0
+    certificate_file: str | None = None
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/") or parts.query:
+            message = f"the URL of a REST server must be a scheme, a host and a port; got {self.url!r}"
+            raise ConfigurationError(message, hint="as http://127.0.0.1:8081")
+
+    @classmethod
+    def find(cls: type[_Self], cluster: str | None = None, *, read_only: bool = False) -> _Self:
+        """Make a client of a cluster of this user whose head is on this machine.
+
+        Args:
+            cluster: Its name; None if there is one only.
+            read_only: Whether to use the token that allows looking only.
+
+        Raises:
+            ClusterUnavailableError: If there is none, or there are several and no name was given.
+        """
+        servers = [one for one in read_addresses() if cluster in (None, one.cluster)]
+        names = sorted({one.cluster for one in servers})
+        if len(names) != 1:
+            which = "of this user" if cluster is None else repr(cluster)
+            found = f"there are {', '.join(names)}" if names else "there is none"
+            message = f"no REST server of cluster {which} can be chosen on this machine: {found}"
+            raise ClusterUnavailableError(message)
+        return cls.at(servers[0], read_only=read_only)
+
+    @classmethod
+    def at(cls: type[_Self], address: StoredAddress, *, read_only: bool = False) -> _Self:
+        """Make a client of a server as it has written itself down."""
+        return cls(address.url, address.read_token if read_only else address.token)
+
+    @abstractmethod
+    def _run(self, procedure: _Procedure) -> Any:
+        """Carry a procedure out."""
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return self._run(_once(_Call(method, path, body)))
+
+    # -------------------------------------------------------------------------------------------------------- looking
+    def get(self, path: str, **query: Any) -> Any:
+        """Ask any path.
+
+        Args:
+            path: As ``/jobs/overview``; ids in it must be quoted.
+            **query: What stands behind the question mark; of a list the parts are joined by commas.
+        """
+        return self._ask("GET", path + _query(query))
+
+    def overview(self) -> Any:
+        """Slots and jobs of the cluster, counted."""
+        return self.get("/overview")
+
+    def jobs(self) -> Any:
+        """All jobs, with what their tasks do: a list."""
+        return self._run(_part(_Call("GET", "/jobs/overview"), "jobs"))
+
+    def job(self, job_id: str) -> Any:
+        """One job, with its vertices and its plan."""
+        return self.get(_path("jobs", job_id))
+
+    def job_status(self, job_id: str) -> Any:
+        """The state of a job: a text."""
+        return self._run(_part(_Call("GET", _path("jobs", job_id, "status")), "status"))
+
+    def plan(self, job_id: str) -> Any:
+        """The graph of a job."""
+        return self._run(_part(_Call("GET", _path("jobs", job_id, "plan")), "plan"))
+
+    def exceptions(self, job_id: str, max_exceptions: int = 20) -> Any:
+        """Why a job was restarted or has failed, newest first: a list."""
+        path = _path("jobs", job_id, "exceptions") + _query({"maxExceptions": max_exceptions})
+        return self._run(_part(_Call("GET", path), "exceptionHistory", "entries"))
+
+    def checkpoints(self, job_id: str) -> Any:
+        """Counts, a summary and the newest checkpoints of a job."""
+        return self.get(_path("jobs", job_id, "checkpoints"))
+
+    def checkpoint(self, job_id: str, checkpoint_id: int, vertex_id: str | None = None) -> Any:
+        """One checkpoint, vertex by vertex; or one vertex of it, subtask by subtask."""
+        inner = () if vertex_id is None else ("subtasks", vertex_id)
+        return self.get(_path("jobs", job_id, "checkpoints", "details", checkpoint_id, *inner))
+
+    def vertex(self, job_id: str, vertex_id: str) -> Any:
+        """A vertex with its subtasks."""
+        return self.get(_path("jobs", job_id, "vertices", vertex_id))
+
+    def backpressure(self, job_id: str, vertex_id: str) -> Any:
+        """How busy, idle and held up each subtask of a vertex is."""
+        return self.get(_path("jobs", job_id, "vertices", vertex_id, "backpressure"))
+
+    def watermarks(self, job_id: str, vertex_id: str) -> Any:
+        """The watermark that each subtask has given on last: a list."""
+        return self.get(_path("jobs", job_id, "vertices", vertex_id, "watermarks"))
+
+    def metrics(self, job_id: str, vertex_id: str | None = None, names: Sequence[str] | None = None) -> Any:
+        """Metrics of a job, or of a vertex, where each id has the number of its subtask before it: a dict.
+
+        Args:
+            job_id: The job.
+            vertex_id: The vertex; None for those of the job as such.
+            names: Ids; None for all.
+        """
+        return self._run(
+            _metrics(_path("jobs", job_id, *(() if vertex_id is None else ("vertices", vertex_id))), names)
+        )
+
+    def task_managers(self) -> Any:
+        """All TaskManagers: a list."""
+        return self._run(_part(_Call("GET", "/taskmanagers"), "taskmanagers"))
+
+    # ------------------------------------------------------------------------------------------------------- changing
+    def cancel(self, job_id: str) -> Any:
+        """Cancel a job; gives its state, once it has ended."""
+        return self._run(self._ended(_Call("PATCH", _path("jobs", job_id) + _query({"mode": "cancel"})), job_id))
+
+    def stop(self, job_id: str, *, drain: bool = False) -> Any:
+        """End a job in order with a last checkpoint, which is kept; gives its state, once it has ended.
+
+        Args:
+            job_id: The job.
+            drain: Whether windows and timers fire first, as if all input had ended.
+        """
+        mode = {"mode": "drain" if drain else "stop"}
+        return self._run(self._ended(_Call("PATCH", _path("jobs", job_id) + _query(mode)), job_id))
+
+    def wait(self, job_id: str) -> Any:
+        """Gives a job's state, once it has ended."""
+        return self._run(self._ended(None, job_id))
+
+    def savepoint(self, job_id: str, directory: str | None = None) -> Any:
+        """Take a savepoint; gives its place, once it is there.
+
+        Args:
+            job_id: The job.
+            directory: Below which it is made: an absolute path or a URI; None takes the job's default.
+
+        Raises:
+            SavepointError: If it was not taken.
+        """
+        body = {} if directory is None else {"target-directory": directory}
+        return self._run(self._saved(_Call("POST", _path("jobs", job_id, "savepoints"), body), job_id))
+
+    def stop_with_savepoint(self, job_id: str, directory: str | None = None, *, drain: bool = False) -> Any:
+        """End a job in order with a savepoint; gives its place, once the job has ended.
+
+        Args:
+            job_id: The job.
+            directory: As of `savepoint`.
+            drain: As of `stop`.
+
+        Raises:
+            SavepointError: If it was not stopped.
+        """
+        body = {"drain": drain, **({} if directory is None else {"targetDirectory": directory})}
+        return self._run(self._saved(_Call("POST", _path("jobs", job_id, "stop"), body), job_id))
+
+    def rescale(self, job_id: str, parallelism: int | None = None, operators: Mapping[str, int] | None = None) -> Any:
+        """Run a job on at another parallelism; gives None, once all its tasks run with it.
+
+        Args:
+            job_id: The job.
+            parallelism: Of all operators that can be parallel.
+            operators: Of single ones, by uid or name.
+
+        Raises:
+            RestRequestError: Also if it came to nothing; the job goes on as it was.
+        """
+        query = {} if parallelism is None else {"parallelism": parallelism}
+        path = _path("jobs", job_id, "rescaling")
+        return self._run(
+            self._rescaled(_Call("PATCH", path + _query(query), {"operators": dict(operators or {})}), path)
+        )
+
+    # ----------------------------------------------------------------------------------------------------- procedures
+    def _ended(self, begin: _Call | None, job_id: str) -> _Procedure:
+        if begin is not None:
+            yield begin
+        while True:
+            status = (yield _Call("GET", _path("jobs", job_id, "status")))["status"]
+            if status in _ENDED:
+                return status
+            yield _Pause(_POLL_S)
+
+    def _saved(self, begin: _Call, job_id: str) -> _Procedure:
+        operation = yield from _followed(begin, _path("jobs", job_id, "savepoints"))
+        if "failure-cause" in operation:
+            raise SavepointError(operation["failure-cause"]["stack-trace"], job=job_id)
+        return operation["location"]
+
+    def _rescaled(self, begin: _Call, path: str) -> _Procedure:
+        operation = yield from _followed(begin, path)
+        if "failure-cause" in operation:
+            raise RestRequestError(operation["failure-cause"]["stack-trace"], status=409)
+
+
+def _followed(begin: _Call, path: str) -> _Procedure:
+    """Begin what takes its time, and ask until it is over."""
+    trigger = (yield begin)["request-id"]
+    while True:
+        found = yield _Call("GET", f"{path}/{quote(trigger, safe='')}")
+        if found["status"]["id"] == "COMPLETED":
+            return found["operation"]
+        yield _Pause(_POLL_S)
+
+
+def _once(call: _Call) -> _Procedure:
+    return (yield call)
+
+
+def _part(call: _Call, *keys: str) -> _Procedure:
+    found = yield call
+    for key in keys:
+        found = found[key]
+    return found
+
+
+def _metrics(path: str, names: Sequence[str] | None) -> _Procedure:
+    if names is None:
+        names = [one["id"] for one in (yield _Call("GET", f"{path}/metrics"))]
+    found = (yield _Call("GET", f"{path}/metrics" + _query({"get": names}))) if names else []
+    return {one["id"]: float(one["value"]) for one in found}
+
+
+def _path(*parts: object) -> str:
+    return "".join(f"/{quote(str(part), safe='')}" for part in parts)
+
+
+def _query(values: Mapping[str, Any]) -> str:
+    texts = {
+        name: ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        for name, value in values.items()
+    }
+    return f"?{urlencode(texts)}" if texts else ""
+
+
+def _answer_to(client: RestCalls, call: _Call) -> Any:
+    """Send one request and read its answer; blocks."""
+    where = urlsplit(client.url)
+    connection: http.client.HTTPConnection
+    if where.scheme == "https":
+        context = ssl.create_default_context(cafile=client.certificate_file)
+        connection = http.client.HTTPSConnection(where.netloc, timeout=client.timeout, context=context)
+    else:
+        connection = http.client.HTTPConnection(where.netloc, timeout=client.timeout)
+    body = None if call.body is None else json.dumps(call.body)
+    headers = {"Authorization": f"Bearer {client.token}", "Content-Type": "application/json"}
+    try:
+        with contextlib.closing(connection):
+            connection.request(call.method, call.path, body, headers)
+            response = connection.getresponse()
+            content = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        message = f"the REST server at {client.url} does not answer: {error}"
+        raise ClusterUnavailableError(message) from error
+    if response.status < 400:
+        is_json = response.headers.get_content_type() == "application/json"
+        return json.loads(content) if is_json else content.decode()
+    raise _refusal(response.status, content)
+
+
+def _refusal(status: int, content: bytes) -> RestRequestError | ClusterUnavailableError:
+    try:
+        text = "; ".join(map(str, json.loads(content)["errors"]))
+    except (ValueError, TypeError, KeyError):
+        text = content.decode("utf-8", "replace")[:500]
+    if status == 503:
+        return ClusterUnavailableError(text or "the cluster does not answer")
+    return RestRequestError(text or "the server says nothing more", status=status)
+
+
+class RestClient(RestCalls):
+    """Asks a REST server, and waits for its answers. May be used from several threads."""
+
+    def _run(self, procedure: _Procedure) -> Any:
+        step = _Steps(procedure)
+        for wish in step:
+            if isinstance(wish, _Pause):
+                time.sleep(wish.seconds)
+            else:
+                step.answer = _answer_to(self, wish)
+        return step.outcome
+
+
+class AsyncRestClient(RestCalls):
+    """Asks a REST server; all its methods are awaited. Each request takes a thread while it is under way."""
+
+    async def _run(self, procedure: _Procedure) -> Any:
+        step = _Steps(procedure)
+        for wish in step:
+            if isinstance(wish, _Pause):
+                await asyncio.sleep(wish.seconds)
+            else:
+                step.answer = await asyncio.to_thread(_answer_to, self, wish)
+        return step.outcome
+
+
+class _Steps:
+    """The wishes of a procedure, one by one: it is sent the ``answer`` to the last one, and has an ``outcome``."""
+
+    def __init__(self, procedure: _Procedure) -> None:
+        self._procedure = procedure
+        self.answer: Any = None
+        self.outcome: Any = None
+
+    def __iter__(self) -> Iterator[_Call | _Pause]:
+        try:
+            while True:
+                answer, self.answer = self.answer, None
+                yield self._procedure.send(answer)
+        except StopIteration as end:
+            self.outcome = end.value
