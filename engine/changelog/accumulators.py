@@ -3,8 +3,8 @@
 `accumulator_of` chooses for an aggregate how it is kept. Counts, sums and averages are numbers; sums of integers are
 added up in 128 bits, so that only what a batch comes to has to fit int64, and NaN and infinities are counted beside
 sums of floats, because they could not be taken away again. Distinct counts, and extremes that may be taken away, read
-counts of values. All others are kept as the parts that they are made of, which are merged: inputs of those take
-nothing back.
+counts of values; lists, percentiles, first and last values that may be taken away are made of all values in order. All
+others are kept as the parts that they are made of, which are merged: inputs of those take nothing back.
 
 Invariant: results are what `headrace.engine.functions.aggregates.contract.ColumnarAggregates` gives for the records of
 the group, up to the rounding of floating-point sums.
@@ -14,7 +14,6 @@ Source: Flink's ``SumWithRetractAggFunction``, ``CountDistinct`` and their neigh
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,72 +31,11 @@ from ..tables import kernels
 from ..tables.columns import Integers, StoredColumn, stored_column, validity
 from ..tables.growing import grown
 from ..tables.value_counts import ValueCounts
+from .accumulator import Accumulator, Touched
+from .listed_values import ListedValues
+from .value_arguments import is_of_list
 
-__all__ = ["Accumulator", "Touched", "accumulator_of", "counts_values"]
-
-
-class Touched:
-    """The groups that a batch touches.
-
-    Attributes:
-        groups: Their codes.
-        local: For each record, the place of its group among them.
-        signs: 1 for each record that is added, -1 for each that is taken away; None if all are added.
-        codes: For each record, the code of its group.
-    """
-
-    def __init__(self, groups: Integers, local: Integers, signs: Integers | None) -> None:
-        self.groups = groups
-        self.local = local
-        self.signs = signs
-
-    @property
-    def codes(self) -> Integers:
-        return self.groups[self.local]
-
-    @property
-    def all_signs(self) -> Integers:
-        return np.ones(len(self.local), np.int64) if self.signs is None else self.signs
-
-
-class Accumulator(ABC):
-    """One aggregate of all groups."""
-
-    fields: list[pa.Field]
-    """The columns that it keeps in the log of groups; their names are those of parts."""
-
-    @abstractmethod
-    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
-        """Add records, and take others away."""
-
-    @abstractmethod
-    def results(self, groups: Integers) -> pa.Array:
-        """The results of groups."""
-
-    @abstractmethod
-    def state(self, groups: Integers) -> list[pa.Array]:
-        """What is kept of groups, by ``fields``."""
-
-    @abstractmethod
-    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
-        """Set what is kept of groups."""
-
-    def completed(self, state: Sequence[pa.Array], records: pa.Array) -> list[pa.Array]:
-        """What was kept of groups, null where the aggregate was not part of the query then: made of what there is.
-
-        Args:
-            state: By ``fields``.
-            records: How many records each group has.
-        """
-        return list(state)
-
-    def reset(self, groups: Integers) -> None:  # noqa: B027 - most come back to nothing by what is taken away
-        """Begin groups anew whose last record is gone."""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """How many bytes it holds."""
+__all__ = ["accumulator_of", "counts_values"]
 
 
 class _Numbers:
@@ -459,6 +397,8 @@ def accumulator_of(
     if name in ("min", "max") and takes_back:
         values, number = values_of(aggregate)
         return _OfValues(lambda groups: values.extreme(name, number, groups))
+    if takes_back and is_of_list(aggregate):
+        return ListedValues(aggregate, schema)
     if name == "avg":
         return _SumOfFloats(aggregate, is_average=True)
     if name == "sum":

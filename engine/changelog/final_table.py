@@ -19,7 +19,7 @@ from ..columns.grouping import Groups
 from ..columns.records import Batch
 from .changes import adds
 
-__all__ = ["FinalTable", "apply_changes"]
+__all__ = ["FinalTable", "apply_changes", "comparable"]
 
 _FOLD_ROWS = 262_144
 
@@ -68,7 +68,7 @@ class FinalTable:
             return
         rows = pa.Table.from_batches(self._rows, self._schema).combine_chunks()
         is_added = np.concatenate(self._adds)
-        columns = [_comparable(column.combine_chunks()) for column in rows.columns]
+        columns = [comparable(column.combine_chunks()) for column in rows.columns]
         groups = Groups.of(columns).codes if columns else np.zeros(len(is_added), np.int64)
         # In order of groups, and of changes in each, counts show whether a row was there when it was taken back.
         order = np.argsort(groups, kind="stable")
@@ -93,11 +93,17 @@ class FinalTable:
         self._num_folded = self._num_rows
 
 
-def _comparable(column: pa.Array) -> pa.Array:
-    """What can be grouped by: lists and maps by their texts."""
-    if pa.types.is_nested(column.type) and not pa.types.is_struct(column.type):
+def comparable(column: pa.Array) -> pa.Array:
+    """Return what values can be grouped by: those with lists and maps in them by their texts."""
+    if _has_elements(column.type):
         return pa.array([repr(value) for value in column.to_pylist()], pa.string())
     return column
+
+
+def _has_elements(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_elements(one.type) for one in kind)
+    return bool(pa.types.is_nested(kind))
 
 
 def apply_changes(batches: Iterable[Batch], schema: pa.Schema | None = None) -> pa.Table:

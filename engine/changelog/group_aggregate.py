@@ -5,8 +5,8 @@ changed, -D when the last record is taken back, nothing when all results are as 
 group, which has a row from its first record on, for good: count is 0 and everything else null when no record is left.
 
 Counts, sums and averages can be taken back as they are; distinct counts, and the smallest and largest values of inputs
-that take rows back, are made of counts of values. ``first`` and ``last`` cannot be taken back: what came before is not
-known any more.
+that take rows back, are made of counts of values; lists, percentiles, first and last values of such inputs are made of
+all values in order.
 
 Invariant: the rows that are out are those of the records that have come and were not taken back.
 
@@ -30,6 +30,7 @@ from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
 from .changes import check_names, columns_of, emit_changes, parts_of, plain_schema, require_one_subtask, signs_of
 from .replay import Replay
+from .value_arguments import is_of_list
 
 if TYPE_CHECKING:
     from .grouped_state import GroupedState
@@ -147,7 +148,9 @@ class GroupAggregate(Operator):
 def _can_take_back(aggregate: Aggregate) -> bool:
     if isinstance(aggregate, OfDistinct):
         return _can_take_back(aggregate.inner)
-    return aggregate.can_take_back if isinstance(aggregate, UserAggregate) else aggregate.name in _CAN_TAKE_BACK
+    if isinstance(aggregate, UserAggregate):
+        return aggregate.can_take_back
+    return aggregate.name in _CAN_TAKE_BACK or is_of_list(aggregate)
 
 
 def _hint(aggregate: Aggregate) -> str:
@@ -155,4 +158,4 @@ def _hint(aggregate: Aggregate) -> str:
         return _hint(aggregate.inner)
     if isinstance(aggregate, UserAggregate):
         return f"give {aggregate.label} a method retract(accumulator, ...)"
-    return "count, sum, avg, min, max and count_distinct are for all inputs"
+    return "count, sum, avg, min, max, count_distinct, lists, percentiles, first and last values are for all inputs"

@@ -24,7 +24,8 @@ from ..tables.growing import grown
 from ..tables.key_index import LocalCodes
 from ..tables.resident_keys import ResidentKeys
 from ..tables.run_log import LogForm, LogRows, RunLog
-from .accumulators import Accumulator, Touched, accumulator_of
+from .accumulator import Accumulator, Touched
+from .accumulators import accumulator_of
 from .changes import refuse_unknown_row
 from .counted_values import CountedValues
 

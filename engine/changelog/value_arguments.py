@@ -13,11 +13,15 @@ from ..columns.conditionals import Case
 from ..columns.expressions import Expression
 from ..functions.aggregates.contract import Aggregate
 from ..functions.aggregates.distinct import OfDistinct
+from ..functions.aggregates.statistics import Collected
 
-__all__ = ["EXTREMES", "filtered_argument", "is_of_values", "name_of_counts", "name_of_values"]
+__all__ = ["ENDS", "EXTREMES", "filtered_argument", "is_of_list", "is_of_values", "name_of_counts", "name_of_values"]
 
 EXTREMES = ("min", "max")
 """Aggregates that read counts of values where records are taken back."""
+
+ENDS = ("first", "last")
+"""Aggregates that are one of their values in order of arrival."""
 
 _ONE_ROW = pa.record_batch({"none": pa.nulls(1)})
 
@@ -26,6 +30,11 @@ def is_of_values(aggregate: Aggregate, *, takes_back: bool) -> bool:
     """Whether an aggregate reads counts of its values."""
     is_distinct = aggregate.name == "count_distinct" or isinstance(aggregate, OfDistinct)
     return is_distinct or (takes_back and aggregate.name in EXTREMES)
+
+
+def is_of_list(aggregate: Aggregate) -> bool:
+    """Whether an aggregate follows from the list of its values in order of arrival."""
+    return aggregate.name in ENDS or (isinstance(aggregate, Collected) and aggregate.parts == Collected.parts)
 
 
 def name_of_values(argument: Expression) -> str:

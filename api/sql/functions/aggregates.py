@@ -309,7 +309,6 @@ def _counted(values: list[Any]) -> list[tuple[Any, int]]:
     return list(found.values())
 
 
-_APPENDED = "not for inputs that take rows back"
 _OF_INTEGERS = "sums are exact, where Flink's wrap around"
 
 AGGREGATES: dict[str, AggregateFunction] = {
@@ -323,9 +322,9 @@ AGGREGATES: dict[str, AggregateFunction] = {
         AggregateFunction("MIN", "MIN(x)", _of_order("MIN", built_in.min), "The smallest value."),
         AggregateFunction("MAX", "MAX(x)", _of_order("MAX", built_in.max), "The greatest value."),
         AggregateFunction("FIRST_VALUE", "FIRST_VALUE(x)", _of_type(built_in.first), "The first value that came.",
-                          f"{_APPENDED}; no DISTINCT", takes_distinct=False),
+                          "no DISTINCT", takes_distinct=False),
         AggregateFunction("LAST_VALUE", "LAST_VALUE(x)", _of_type(built_in.last), "The last value that came.",
-                          f"{_APPENDED}; no DISTINCT", takes_distinct=False),
+                          "no DISTINCT", takes_distinct=False),
         AggregateFunction("VAR_POP", "VAR_POP(x)", _statistic("VAR_POP", is_sample=False, is_root=False),
                           "The variance of all, in the type of the numbers.", _OF_INTEGERS),
         AggregateFunction("VAR_SAMP", "VAR_SAMP(x)", _statistic("VAR_SAMP", is_sample=True, is_root=False),
@@ -338,14 +337,14 @@ AGGREGATES: dict[str, AggregateFunction] = {
                           "The standard deviation of a sample, in the type of the numbers.", _OF_INTEGERS),
         AggregateFunction("PERCENTILE", "PERCENTILE(x, share)", _percentile,
                           "The value below which a share of the values lie, interpolated, as DOUBLE.",
-                          f"one share, a literal, without frequencies; {_APPENDED}", more=1),
+                          "one share, a literal, without frequencies", more=1),
         AggregateFunction("LISTAGG", "LISTAGG([DISTINCT] text[, separator])", _listagg,
                           "The texts one after the other; nulls are skipped.",
-                          f"{_APPENDED}; DISTINCT keeps no order", more=1),
+                          "DISTINCT keeps no order", more=1),
         AggregateFunction("ARRAY_AGG", "ARRAY_AGG([DISTINCT] x)", _array_agg, "The values as an array, with nulls.",
-                          f"{_APPENDED}; DISTINCT keeps no order; no IGNORE NULLS", as_one=_as_row),
+                          "DISTINCT keeps no order; no IGNORE NULLS", as_one=_as_row),
         AggregateFunction("COLLECT", "COLLECT([DISTINCT] x)", _collect,
                           "The values and how often each came; nulls are skipped.",
-                          f"{_APPENDED}; the type is MAP<x, INT> and not MULTISET<x>"),
+                          "the type is MAP<x, INT> and not MULTISET<x>"),
     )
 }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import decimal
 import math
 import random
+import statistics
 import subprocess
 import sys
 
@@ -21,11 +22,13 @@ from campaigns import blocks
 from changelog_kit import (
     BACKENDS,
     KEYS,
+    KINDS,
     ORDERED,
     RUNS,
     Changelog,
     Running,
     batch_of,
+    canonical,
     chosen_backend,
     columns_of,
     cut,
@@ -44,6 +47,7 @@ from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.functions.aggregates.contract import ColumnarAggregates
+from headrace.engine.functions.aggregates.statistics import collect_list, collect_set, median
 from headrace.engine.tables import run_log, value_counts
 from headrace.state.backends.heap.backend import HeapKeyedStateBackend
 from headrace.state.backends.rocksdb.database import SlotMemory
@@ -119,6 +123,64 @@ def run_query(seed, backend, monkeypatch=None):
 @pytest.mark.sampled(4)
 def test_what_is_out_is_the_aggregate_of_what_remains(seed, backend, monkeypatch):
     run_query(seed, backend, monkeypatch)
+
+
+def run_lists(seed, backend, monkeypatch):
+    """Lists, medians, first and last values are of a group's values in order; of equal ones the earliest goes."""
+    rng = random.Random(f"lists {seed}")
+    backend = chosen_backend(backend, rng, monkeypatch)
+    monkeypatch.setattr(grouped_state, "_MIN_DEAD", rng.choice([0, 5]))
+    kinds = [*rng.choices(KEYS, k=rng.randint(0, 2)), rng.choice([*KINDS]), "int"]
+    keys, values = [f"c{index}" for index in range(len(kinds) - 2)], col(f"c{len(kinds) - 2}")
+    aggregates = {
+        "l": collect_list(values),
+        "f": f.first(values),
+        "e": f.last(values),
+        "m": median(f"c{len(kinds) - 1}"),
+    }
+    aggregates["p"] = collect_list(when(col(f"c{len(kinds) - 1}") > 1).then(values))
+    changelog = Changelog(rng, kinds)
+    running = Running(GroupAggregate(keys, aggregates, input_schema=changelog.schema, takes_back=True), [keys],
+                      rng.randint(1, 3) if keys else 1, backend)  # fmt: skip
+    groups = {} if keys else {(): [0, [], [], []]}
+    for _ in range(10):
+        for part in cut(rng, changelog.changes(rng.randint(1, 20))):
+            for kind, row in part:
+                sign, (value, number) = 1 if kind in (INS, UA) else -1, row[-2:]
+                group = groups.setdefault(canonical(row[:-2]), [0, [], [], []])
+                group[0] += sign
+                chosen = value if number is not None and number > 1 else None
+                for column, one in zip(group[1:], (value, number, chosen), strict=True):
+                    one = canonical(one)
+                    if one is not None and sign > 0:
+                        column.append(one)
+                    elif one is not None:
+                        column.remove(one)
+            running.feed(batch_of(part, changelog.schema))
+            wanted = [
+                (*key, listed, listed[0] if listed else None, listed[-1] if listed else None,
+                 float(statistics.median(numbers)) if numbers else None, chosen)
+                for key, (num, listed, numbers, chosen) in groups.items() if num or not keys
+            ]  # fmt: skip
+            assert running.out.rows == multiset(wanted)
+        if rng.random() < 0.3:
+            running.restore(rng.randint(1, 3) if keys else 1)
+    running.close()
+
+
+@pytest.mark.parametrize("block", blocks(1, 12))
+def test_lists_are_of_what_remains_in_order(block, monkeypatch):
+    for seed in range(3 * block, 3 * block + 3):
+        run_lists(seed, BACKENDS[(0, 2, 0, 1)[seed % 4]], monkeypatch)
+        monkeypatch.undo()
+
+
+def test_a_value_that_is_not_there_is_not_taken_back():
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64())])
+    running = Running(GroupAggregate(("k",), {"l": collect_list("v")}, input_schema=schema, takes_back=True), [["k"]])
+    running.feed(batch_of([(INS, ("a", 1)), (INS, ("a", 2))], schema))
+    with pytest.raises(UserFunctionError, match="takes back a value that is not there: 3"):
+        running.feed(batch_of([(D, ("a", 3))], schema))
 
 
 @pytest.mark.slow
@@ -272,7 +334,7 @@ def test_programs_that_mean_nothing():
     for keys, aggregates, message in (
         (("x",), {"n": f.count()}, "column 'x' is not in the records"),
         (("k",), {"k": f.count()}, "column 'k' is a key"),
-        (("k",), {"n": f.first("v")}, "is for inputs that take no rows back"),
+        (("k",), {"n": collect_set("v")}, "is for inputs that take no rows back"),
         ((), {}, "at least one aggregate"),
     ):
         with pytest.raises(ProgramError, match=message):

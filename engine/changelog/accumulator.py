@@ -1,0 +1,80 @@
+"""What one aggregate keeps of all groups of a stream of changes: the contract, and the records that it is given.
+
+Source: Flink's ``AggsHandleFunction``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from ..tables.columns import Integers
+
+__all__ = ["Accumulator", "Touched"]
+
+
+class Touched:
+    """The groups that a batch touches.
+
+    Attributes:
+        groups: Their codes.
+        local: For each record, the place of its group among them.
+        signs: 1 for each record that is added, -1 for each that is taken away; None if all are added.
+        codes: For each record, the code of its group.
+    """
+
+    def __init__(self, groups: Integers, local: Integers, signs: Integers | None) -> None:
+        self.groups = groups
+        self.local = local
+        self.signs = signs
+
+    @property
+    def codes(self) -> Integers:
+        return self.groups[self.local]
+
+    @property
+    def all_signs(self) -> Integers:
+        return np.ones(len(self.local), np.int64) if self.signs is None else self.signs
+
+
+class Accumulator(ABC):
+    """One aggregate of all groups."""
+
+    fields: list[pa.Field]
+    """The columns that it keeps in the log of groups; their names are those of parts."""
+
+    @abstractmethod
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        """Add records, and take others away."""
+
+    @abstractmethod
+    def results(self, groups: Integers) -> pa.Array:
+        """The results of groups."""
+
+    @abstractmethod
+    def state(self, groups: Integers) -> list[pa.Array]:
+        """What is kept of groups, by ``fields``."""
+
+    @abstractmethod
+    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
+        """Set what is kept of groups."""
+
+    def completed(self, state: Sequence[pa.Array], records: pa.Array) -> list[pa.Array]:
+        """What was kept of groups, null where the aggregate was not part of the query then: made of what there is.
+
+        Args:
+            state: By ``fields``.
+            records: How many records each group has.
+        """
+        return list(state)
+
+    def reset(self, groups: Integers) -> None:  # noqa: B027 - most come back to nothing by what is taken away
+        """Begin groups anew whose last record is gone."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """How many bytes it holds."""
