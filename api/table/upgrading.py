@@ -18,6 +18,7 @@ from headrace.engine.optimizer.stored_plan import StoredPlan
 from headrace.engine.optimizer.upgrade import Planned, SinkOfPlan, Upgrade, planned
 from headrace.engine.plan.plan import Node
 from headrace.state.checkpoints.manifest import Manifest
+from headrace.state.checkpoints.snapshot import CHANNEL_KIND
 from headrace.state.checkpoints.storage import CheckpointStorage
 
 from .catalog import CatalogTable
@@ -114,7 +115,7 @@ def beginning_of(
         key_file: With which keys it must be signed.
 
     Raises:
-        ProgramError: If the savepoint has no plan.
+        ProgramError: If the savepoint has no plan, or records in flight that are others than the query's.
         CheckpointError: If it cannot be read.
     """
     if path is None:
@@ -126,7 +127,15 @@ def beginning_of(
     stored = StoredPlan.from_json(manifest.plan, path)
     uids = [str(one.uid) for one in manifest.operators] + list(manifest.enumerators)
     upgrade = planned(roots, sinks, statements, stored, lambda uid: any(_is_of(one, uid) for one in uids))
+    if stored.layout != upgrade.plan.layout and _has_records_in_flight(manifest):
+        message = f"{path} has records that were on their way between operators, and those of this query are others"
+        raise ProgramError(message, hint="go on from a savepoint, or from a checkpoint that was not unaligned")
     return Beginning(upgrade, path, manifest, storage)
+
+
+def _has_records_in_flight(manifest: Manifest) -> bool:
+    snapshots = [snapshot for operator in manifest.operators for snapshot in operator.subtasks]
+    return any(file.kind == CHANNEL_KIND for snapshot in snapshots for file in snapshot.files)
 
 
 def _is_of(uid: str, planned_uid: str) -> bool:

@@ -66,7 +66,7 @@ from ..plan.table_nodes import (
 from .join_filters import conditions_of
 from .stream_traits import is_timed, takes_back
 
-__all__ = ["Identity", "Keeps", "Part", "identities_of", "identity_of_table", "stable_text"]
+__all__ = ["Identity", "Keeps", "Part", "identities_of", "identity_of_table", "layout_of", "stable_text"]
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,13 @@ def identities_of(
 def identity_of_table(table: Any, name: str) -> str:
     """What a table is: by its connector's options, whatever it is called; else by its name."""
     return _digest("table", table.identity) if table.identity is not None else _digest("table", table.name, name)
+
+
+def layout_of(identities: Iterable[Identity]) -> str:
+    """What records between nodes are, and what their columns are called: the same for plans that could read each
+    other's.
+    """
+    return _digest("layout", [(one.rows, sorted(one.columns.items())) for one in identities])
 
 
 def _digest(*what: Any) -> str:

@@ -65,11 +65,13 @@ class StoredPlan:
         statements: Their texts, without secrets.
         operators: Those with state, inputs first, then sinks.
         generation: How often it has been upgraded, from 1: what begins anew has it in its name.
+        layout: What records between its operators are (`headrace.engine.optimizer.identity.layout_of`).
     """
 
     statements: tuple[str, ...]
     operators: tuple[StoredOperator, ...]
     generation: int = 1
+    layout: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -84,8 +86,13 @@ class StoredPlan:
             }
             for one in self.operators
         ]
-        statements = list(self.statements)
-        return {"version": _VERSION, "generation": self.generation, "statements": statements, "operators": operators}
+        return {
+            "version": _VERSION,
+            "generation": self.generation,
+            "layout": self.layout,
+            "statements": list(self.statements),
+            "operators": operators,
+        }
 
     @classmethod
     def from_json(cls, raw: Any, path: str) -> StoredPlan:
@@ -106,7 +113,8 @@ class StoredPlan:
                 message = f"a plan has version {version}; this Headrace reads version {_VERSION}"
                 raise CheckpointMismatchError(message, path=path)
             require(version == _VERSION, "version", version)
-            generation, statements = raw["generation"], raw["statements"]
+            generation, statements, layout = raw["generation"], raw["statements"], raw.get("layout", "")
+            require(is_text(layout), "layout", layout)
             require(is_count(generation) and generation > 0, "generation", generation)
             require(type(statements) is list and all(map(is_text, statements)), "statements", statements)
             require(type(raw["operators"]) is list, "operators", raw["operators"])
@@ -116,7 +124,7 @@ class StoredPlan:
         except (KeyError, TypeError, ValueError) as error:
             message = f"a plan has the wrong structure: {error!r:.400}"
             raise CheckpointCorruptError(message, path=path) from error
-        return cls(tuple(statements), operators, generation)
+        return cls(tuple(statements), operators, generation, layout)
 
     def to_text(self) -> str:
         """Return it as a text."""

@@ -24,7 +24,7 @@ from enum import Enum
 
 from ..plan.plan import Node, walk
 from ..plan.table_nodes import LookupJoin
-from .identity import Identity, Keeps, Part, identities_of
+from .identity import Identity, Keeps, Part, identities_of, layout_of
 from .stored_plan import StoredOperator, StoredPart, StoredPlan
 from .stream_traits import drops_late_rows, takes_back
 
@@ -248,7 +248,8 @@ class _Planner:
         generation = self._name_all()
         lost = list(self._lost())
         operators = (*self._operators, *self._ends)
-        plan = StoredPlan(statements, tuple(map(self._to_store, operators)), generation)
+        layout = layout_of(self._identities[node] for node in self._nodes)
+        plan = StoredPlan(statements, tuple(map(self._to_store, operators)), generation, layout)
         return Upgrade((*operators, *lost), self._identities, plan)
 
     def _judge_all(self) -> bool:

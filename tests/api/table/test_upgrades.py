@@ -313,6 +313,27 @@ def test_plans_are_checked_when_they_are_read(saved):
         StoredPlan.from_text(b"[" * 100_000, "x")
 
 
+def test_records_in_flight_are_read_by_the_same_query_only(saved, monkeypatch):
+    """An unaligned checkpoint has records under the names of its query: another one may mean others by them."""
+    path, _ = saved
+    storage, manifest = CheckpointStorage.from_manifest(path)
+    whole = next(one for one in manifest.operators if one.subtasks and one.subtasks[0].files)
+    snapshot = whole.subtasks[0]
+    file = dataclasses.replace(snapshot.files[0], kind="channel")
+    unaligned = dataclasses.replace(
+        manifest,
+        operators=(*(one for one in manifest.operators if one is not whole), dataclasses.replace(
+            whole, subtasks=(dataclasses.replace(snapshot, files=(*snapshot.files, file)), *whole.subtasks[1:])
+        )),
+    )  # fmt: skip
+    monkeypatch.setattr(CheckpointStorage, "from_manifest", lambda *_: (storage, unaligned))
+    other = FIRST.replace("FROM src", "FROM (SELECT k, w AS v, v AS w FROM src)")
+    assert of_kind(explained(path, FIRST)[1], "aggregate")[0]["verdict"] == "reuse"
+    for query in (other, FIRST.replace("w > 3", "w > 4")):
+        with pytest.raises(ProgramError, match="on their way between operators"):
+            explained(path, query)
+
+
 def upgrade_of(query, stored=None, table="nothing"):
     """What becomes of a query's state, on paper."""
     with environment(1) as env:
