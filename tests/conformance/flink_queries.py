@@ -26,6 +26,8 @@ from stream_query_comparison import answer_of, tables_for, write_streams
 from stream_query_generator import StreamQueryGenerator
 
 QUERIES_OF_A_WORLD = 20
+WORLDS_OF_A_FLINK = 5
+"""Flink loads classes for each query and keeps them: after some hundred it has no room for more."""
 MODES = frozenset(("streaming", "batch"))
 
 
@@ -49,6 +51,12 @@ class Flink:
         message_of_end = "Flink has ended"
         raise SystemExit(message_of_end)
 
+    def end(self) -> None:
+        """Let it end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
 
 def main() -> int:
     """Run the queries that the command line asks for."""
@@ -59,7 +67,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="the number of one query")
     parser.add_argument("--flink", metavar="PYTHON")
     given = parser.parse_args()
-    flink = Flink(given.flink) if given.flink else None
+    flink = None
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as place:
         known = None
@@ -67,7 +75,12 @@ def main() -> int:
             world = f"{given.seed}/{number // QUERIES_OF_A_WORLD}"
             if world != known:
                 folder = write_streams(Path(place) / f"world-{number // QUERIES_OF_A_WORLD}", world)
+                is_fresh = known is None or number // QUERIES_OF_A_WORLD % WORLDS_OF_A_FLINK == 0
                 known = world
+                if given.flink and is_fresh:
+                    if flink is not None:
+                        flink.end()
+                    flink = Flink(given.flink)
                 if flink is not None:
                     flink.ask(tables=tables_for(folder))
             query = StreamQueryGenerator(f"{given.seed}/{number}").query()
