@@ -201,7 +201,7 @@ class RestServer:
         """What was sent, as JSON; an empty object if nothing was.
 
         Raises:
-            RestError: 400 if it is no JSON, 413 if it is too large, 408 if it does not come.
+            RestError: 400 if it is no JSON or is cut off, 413 if it is too large, 408 if it does not come.
         """
         parts: list[bytes] = []
         size, is_more = 0, True
@@ -210,9 +210,11 @@ class RestServer:
                 message = await asyncio.wait_for(receive(), BODY_TIMEOUT_S)
             except asyncio.TimeoutError:
                 raise RestError(408, "the body does not come") from None
+            if message["type"] == "http.disconnect":
+                raise RestError(400, "the body ended before it was whole")
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            is_more = bool(message.get("more_body")) and message["type"] != "http.disconnect"
+            is_more = bool(message.get("more_body"))
             if size > self._settings.max_content_length:
                 raise RestError(413, f"a body may have {self._settings.max_content_length} bytes")
         content = b"".join(parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -405,6 +406,40 @@ def test_a_failed_question_is_asked_again():
 
 
 # -------------------------------------------------------------------------------------------------------------- changes
+def test_a_request_whose_body_is_cut_off_changes_nothing():
+    """What was to be done stood in the body: a stop without it would be another stop."""
+    told = []
+
+    class Cluster:
+        name = "listening"
+
+        def ask_job(self, _job_id, request, _timeout_ms):
+            told.append(type(request).__name__)
+            message = "enough"
+            raise ConfigurationError(message)
+
+        ask_dispatcher = ask_job
+
+    tokens = fresh_tokens()
+    server = RestServer(Cluster(), RestSettings(bind_port="0"), tokens)
+    try:
+        port = int(server.start().rpartition(":")[2])
+        for sent in (b"", b'{"drain": true'):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(
+                    b"POST /jobs/one/stop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40\r\n"
+                    b"Authorization: Bearer " + tokens.write.encode() + b"\r\n\r\n" + sent
+                )
+                connection.shutdown(socket.SHUT_WR)
+                connection.settimeout(PATIENCE_S)
+                while connection.recv(4096):
+                    pass
+        assert ask(f"http://127.0.0.1:{port}", "/jobs/one/stop", tokens.write, method="POST").status == 400
+    finally:
+        server.close()
+    assert told == ["FetchJobDetails"]  # by the request that was whole
+
+
 def test_a_job_is_changed_and_ended(tmp_path):
     """Savepoint, rescale, failure, stop: each through REST, and seen through REST."""
     served = Served(tmp_path)
