@@ -25,6 +25,7 @@ from .expressions import conjuncts
 from .functions import operators as sql
 from .functions.coercion import cast_to, together
 from .functions.contract import Typed, literal_of
+from .lookup_hints import LookupHints
 from .lookups import goes_by_clock, lookup_join
 from .parsing.errors import SqlError
 from .parsing.names import path_of
@@ -70,6 +71,7 @@ class FromClause:
         where = tree.args.get("where")
         said = conjuncts(None if where is None else where.this)
         pool = list(said)
+        self._lookup_hints = LookupHints(tree, self._text)
         if clause is None:
             relation = self._one_row()
         else:
@@ -81,6 +83,7 @@ class FromClause:
                 is_kept = any((one.args.get("side") or "").upper() in ("RIGHT", "FULL") for one in joins[i + 1 :])
                 with self._text.at(join):
                     relation = self._joined(relation, join, [] if is_kept else pool)
+        self._lookup_hints.require_used()
         for one in said:
             if one not in pool:
                 self._queries.binder(relation.scope).condition(one)  # A name of one table may be one of a later, too.
@@ -248,8 +251,9 @@ class FromClause:
             first = list(itertools.takewhile(lambda one: self._is_of(one, left.scope), pool))
             del pool[: len(first)]
             left = self._kept(left, first)
+            way = self._lookup_hints.of(tree.this.alias or name, name)
             with self._text.at(tree.this):
-                joined = lookup_join(self._builder, left, right, keys, how, functools.partial(self._all, rest))
+                joined = lookup_join(self._builder, left, right, keys, how, functools.partial(self._all, rest), way)
             return joined
         if rest and how == "left":
             message = "more than equal columns in a LEFT JOIN with FOR SYSTEM_TIME AS OF is not supported"

@@ -1,7 +1,7 @@
 """Hints of a SELECT, ``/*+ BROADCAST(r) */``: which there are, what they are about, and that they change nothing.
 
 A hint says how a join is to be made, not what it gives. Joins here are made in one way, so one that is known is noted
-in the plan, and one that is not is a mistake.
+in the plan, and one that is not is a mistake. Those of lookup joins do change something: `headrace.sql.lookup_hints`.
 
 Source: Flink's documentation ("Hints"), ``JoinStrategy``, ``FlinkHints``.
 """
@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from headrace.engine.errors import nearest
 
+from .lookup_hints import is_lookup_hint
 from .parsing.errors import SqlError, SqlText
 from .scope import Scope
 
@@ -22,7 +23,6 @@ __all__ = ["hint_notes"]
 _JOINS = ("BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE", "NEST_LOOP", "MULTI_JOIN")
 _REFUSED = {
     "STATE_TTL": ("state has no time to live", "EXPLAIN says how it grows, and what would bound it"),
-    "LOOKUP": ("how a table is looked up is said by its options", "'lookup.cache' and its like in CREATE TABLE"),
     "OPTIONS": ("the options of a table are those of its CREATE TABLE", "CREATE TABLE ... LIKE with other options"),
 }
 
@@ -39,7 +39,8 @@ def hint_notes(tree: exp.Select, scope: Scope, text: SqlText) -> tuple[str, ...]
         SqlError: If there is no such hint, it cannot be followed and that would matter, or it names no table of FROM.
     """
     hint = tree.args.get("hint")
-    return () if hint is None else tuple(_note(one, scope, text) for one in hint.expressions)
+    found = () if hint is None else hint.expressions
+    return tuple(_note(one, scope, text) for one in found if not is_lookup_hint(one))
 
 
 def _note(hint: Any, scope: Scope, text: SqlText) -> str:
@@ -51,7 +52,8 @@ def _note(hint: Any, scope: Scope, text: SqlText) -> str:
             raise SqlError(message, hint=instead)
         if name not in _JOINS:
             message = f"there is no hint {name}"
-            raise SqlError(message, hint=nearest(name, _JOINS) or f"there are {', '.join(_JOINS)}")
+            known = (*_JOINS, "LOOKUP")
+            raise SqlError(message, hint=nearest(name, known) or f"there are {', '.join(known)}")
         tables = list(dict.fromkeys(one.table for one in scope.columns if one.table is not None))
         named = [one.name for one in hint.expressions]
         unknown = [one for one in named if one not in tables]

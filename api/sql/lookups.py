@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace.engine.optimizer.stream_traits import renamed_below
-from headrace.engine.plan.plan import FORWARD, FilterColumns, Node, Select
-from headrace.engine.plan.table_nodes import EventTime, LookupJoin, Scan, TableJoin
+from headrace.engine.plan.plan import FORWARD, FilterColumns, Node, Select, walk
+from headrace.engine.plan.table_nodes import EventTime, LookupJoin, LookupWay, Scan, TableJoin
 
 from .functions.contract import Typed
 from .parsing.errors import SqlError
@@ -31,7 +31,7 @@ def goes_by_clock(time: Typed, scope: Scope) -> bool:
 
 def lookup_join(
     builder: Builder, left: Relation, right: Relation, keys: Sequence[tuple[Typed, Typed]], how: str,
-    condition: Callable[[Scope], Typed | None],
+    condition: Callable[[Scope], Typed | None], way: LookupWay | None = None,
 ) -> Relation:  # fmt: skip
     """Return rows with what a table has for their keys when they come.
 
@@ -42,6 +42,7 @@ def lookup_join(
         keys: What is equal, of both.
         how: ``inner`` or ``left``.
         condition: What else is true, over the scope of both.
+        way: How the hint of the table says that it is asked.
 
     Raises:
         SqlError: If it is no table that can be asked, or it cannot be asked by these keys.
@@ -57,10 +58,16 @@ def lookup_join(
     joined = builder.joined(left, right, keys, how, condition)
     node = joined.node
     assert isinstance(node, TableJoin)
+    notes: tuple[str, ...] = ()
+    if way is not None:
+        table = next(one.table for one in walk(right.node) if isinstance(one, Scan))
+        is_memory = not table.waits_for_answers
+        notes = (f"hint LOOKUP changes nothing: {table.name} answers from memory" if is_memory else str(way),)
+        way = None if is_memory or not (way.is_async or way.retry) else way
     made = LookupJoin(
         id=node.id, name=f"{how} lookup join", inputs=node.inputs, schema=node.schema, ships=(FORWARD, FORWARD),
         left_key=node.left_key, right_key=node.right_key, how=how, projection=node.projection,
-        condition=node.condition,
+        condition=node.condition, way=way, notes=(*node.notes, *notes),
     )  # fmt: skip
     return Relation(made, Scope(of_rows(joined.scope.columns, left.scope.columns)))
 

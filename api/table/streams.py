@@ -24,7 +24,9 @@ from headrace.engine.errors import ProgramError
 from headrace.engine.functions.aggregates.built_in import first
 from headrace.engine.functions.timestamps import ComputedTimestamps
 from headrace.engine.graph.transformations import OperatorTransformation, Transformation, inputs_of
+from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables, missing_keys_again
 from headrace.engine.joins.lookup_join import LookupJoinOfTables
+from headrace.engine.joins.lookup_questions import LookupTerms
 from headrace.engine.kernel.config import CheckpointingMode
 from headrace.engine.operators.arrival import StampRows
 from headrace.engine.operators.columnar import FilterColumns as FilterOperator
@@ -57,6 +59,7 @@ from headrace.engine.plan.table_nodes import (
     Expand,
     IntervalJoin,
     LookupJoin,
+    LookupWay,
     ProcessingTime,
     ProjectedJoin,
     Scan,
@@ -87,6 +90,8 @@ from .settings import Settings
 __all__ = ["Streams", "give_uids"]
 
 _MOST_OF_A_NAME = 80
+_QUESTIONS_AT_ONCE = 10
+_TIMEOUT_MS = 180_000
 
 
 class Streams:
@@ -104,6 +109,7 @@ class Streams:
         self, env: StreamExecutionEnvironment, settings: Settings, upgrade: Upgrade | None = None, token: str = ""
     ) -> None:
         self._env = env
+        self._settings = settings
         # After so long without a row a part of the input holds no other back; 0 for never.
         self._idle_timeout_ms: int = settings.value("table.exec.source.idle-timeout", 0)
         self._upgrade = upgrade
@@ -355,12 +361,30 @@ class Streams:
         assert table.schema is not None
         assert schemas[0] is not None
         assert schemas[1] is not None
-        operator = LookupJoinOfTables(
-            connector.lookup(below, table.schema), (node.left_key.names or (), node.right_key.names or ()), below,
-            steps=steps, schemas=(schemas[0], schemas[1]), is_left=node.how == "left", projection=node.projection,
-            condition=node.condition, cache=connector.lookup_cache,
+        terms = LookupTerms(
+            (node.left_key.names or (), node.right_key.names or ()), below, steps=steps,
+            schemas=(schemas[0], schemas[1]), is_left=node.how == "left", projection=node.projection,
+            condition=node.condition,
         )  # fmt: skip
+        lookup, cache = connector.lookup(below, table.schema), connector.lookup_cache
+        operator: Any = LookupJoinOfTables(lookup, terms, cache)
+        if node.way is not None:
+            operator = self._with_names(node, self._asynchronous(node.way, lookup, terms, cache))
         return self._columnar(node, operator, self._input(node))
+
+    def _asynchronous(self, way: LookupWay, lookup: Any, terms: LookupTerms, cache: Any) -> AsyncLookupJoinOfTables:
+        """What the hint of a table does not say the settings do."""
+        is_ordered, capacity, timeout_ms = way.is_ordered, way.capacity, way.timeout_ms
+        if is_ordered is None:
+            is_ordered = self._settings.value("table.exec.async-lookup.output-mode", "ordered") == "ordered"
+        if capacity is None:
+            capacity = self._settings.value("table.exec.async-lookup.buffer-capacity", _QUESTIONS_AT_ONCE)
+        if timeout_ms is None:
+            timeout_ms = self._settings.value("table.exec.async-lookup.timeout", _TIMEOUT_MS)
+        return AsyncLookupJoinOfTables(
+            lookup, terms, cache, ordered=is_ordered or not way.is_async, capacity=capacity if way.is_async else 1,
+            timeout_ms=timeout_ms, retry=None if way.retry is None else missing_keys_again(*way.retry),
+        )  # fmt: skip
 
     def interval_join(self, node: IntervalJoin) -> DataStream:
         schemas = (node.inputs[0].schema, node.inputs[1].schema)

@@ -13,9 +13,11 @@ __all__ = ["TableLookup"]
 
 
 class TableLookup(ABC):
-    """Finds the rows of a table that have some keys, as they are now. Each subtask has its own.
+    """Finds the rows of a table that have some keys, as they are now. Each subtask has its own; one that asks
+    asynchronously has several, which are copies.
 
-    It is made where the program is, pickled, opened where it runs, asked by one thread, and closed there.
+    It is made where the program is, pickled, copied where it runs if there are to be several, and opened there. It is
+    asked by one thread at a time, which need not be the same one, and closed in the end.
 
     Contract:
         * `lookup` gives every row whose key is asked for, and may give others, which are left out (*asserted*).

@@ -240,9 +240,9 @@ class LookupOperator(AsyncWaitOperator):
         (self._loads if error is None else self._failures).inc()
         super()._ended(request, result, error)
 
-    def _found(self, result: Any) -> list[Any]:
+    def _found(self, request: AsyncRequest, result: Any) -> list[Any]:
         is_one_row = result is not None and not isinstance(result, list) and not inspect.isawaitable(result)
-        return [result] if is_one_row else super()._found(result)
+        return [result] if is_one_row else super()._found(request, result)
 
     def _results(self, request: AsyncRequest, found: list[Any]) -> list[Any]:
         if self._cache is not None:

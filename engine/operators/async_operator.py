@@ -28,7 +28,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, NoReturn, Protocol
 
@@ -50,6 +50,9 @@ __all__ = ["AsyncRequest", "AsyncWaitOperator"]
 
 DUE_NOW = -(2**63)
 """A processing time that has always come."""
+
+Asked = tuple[Any, "int | None", Any]
+"""What a request is made for, its event time, and what the function is to be called with."""
 
 Control = Callable[[], None]
 """Emits a watermark, a change of idleness or a marker when its turn has come."""
@@ -245,8 +248,8 @@ class AsyncWaitOperator(Operator):
         self._repeats_result = predicate.result_predicate()
         self._repeats_exception = predicate.exception_predicate()
         self._queue: _Queue = _OrderedQueue() if self._ordered else _UnorderedQueue()
-        # What waits until there is room in the queue: (value, event time, argument), and controls in between.
-        self._backlog: deque[tuple[Any, int | None, Any] | Control] = deque()
+        # What waits until there is room in the queue, and controls in between.
+        self._backlog: deque[Asked | Control] = deque()
         # (deadline, request) as they were begun, hence by time; and (time, number, request) of attempts to come.
         self._deadlines: deque[tuple[int, AsyncRequest]] = deque()
         self._repetitions: list[tuple[int, int, AsyncRequest]] = []
@@ -254,9 +257,9 @@ class AsyncWaitOperator(Operator):
         self._has_input_ended = False
         context.metrics.gauge("num_requests_in_flight", lambda: self._queue.num_requests)
         self._state = context.operator_state.union_list_state("requests-in-flight")
-        restored = [(value, time) for place, time, value in self._state.get() if self._is_mine(*place)]
-        arguments = self._arguments(Batch.of_rows([value for value, _ in restored]))
-        self._backlog.extend((*record, argument) for record, argument in zip(restored, arguments, strict=True))
+        self._backlog.extend(
+            self._restored([(value, time) for place, time, value in self._state.get() if self._is_mine(*place)])
+        )
         self._is_opening = True
         runtime_context = self.function.attach(context)
         if not self._outside.begin_if_there(context, "open", self._opened, runtime_context):
@@ -313,8 +316,21 @@ class AsyncWaitOperator(Operator):
 
     # --------------------------------------------------------------------------------------------------------- elements
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        self._backlog.extend(zip(batch.rows, times_of(batch), self._arguments(batch), strict=True))
+        self._backlog.extend(self._asked_of(batch))
         self._go_on()
+
+    def _asked_of(self, batch: Batch) -> Iterable[Asked]:
+        """What requests are to be made for a batch."""
+        return zip(batch.rows, times_of(batch), self._arguments(batch), strict=True)
+
+    def _restored(self, records: list[tuple[Any, int | None]]) -> Iterable[Asked]:
+        """The same for what a snapshot holds: what `_stored` has given, and the event times."""
+        arguments = self._arguments(Batch.of_rows([value for value, _ in records]))
+        return ((*record, argument) for record, argument in zip(records, arguments, strict=True))
+
+    def _stored(self, value: Any) -> Any:
+        """What a snapshot holds of a request."""
+        return value
 
     def process_watermark(self, watermark: Watermark) -> None:
         self._in_turn(functools.partial(self.context.output.emit_watermark, watermark))
@@ -353,27 +369,36 @@ class AsyncWaitOperator(Operator):
 
     def _go_on(self) -> None:
         """Emit what may go out and begin what there is room for, in turn, until neither is possible."""
-        queue, output = self._queue, self.context.output
-        rows: list[Any] = []
-        times: list[int | None] = []
+        queue = self._queue
+        done: list[AsyncRequest] = []
+        num_results = 0
         self._fill()
         while queue.has_ready:
             item = queue.pop()
-            is_control = not isinstance(item, AsyncRequest)
             if isinstance(item, AsyncRequest):
-                results = item.results or ()
-                rows.extend(results)
-                times.extend([item.time] * len(results))
+                done.append(item)
+                num_results += len(item.results or ())
                 if self._backlog:
                     self._fill()
-            if rows and (is_control or len(rows) >= MAX_BATCH_ROWS):
-                output.emit(self._batch_of(rows, times))
-                rows, times = [], []
+            if done and (not isinstance(item, AsyncRequest) or num_results >= MAX_BATCH_ROWS):
+                self._give(done)
+                done, num_results = [], 0
             if not isinstance(item, AsyncRequest):
                 item()
-        if rows:
-            output.emit(self._batch_of(rows, times))
+        if done:
+            self._give(done)
         self._close_if_done()
+
+    def _give(self, requests: Sequence[AsyncRequest]) -> None:
+        """Emit the results of requests."""
+        rows: list[Any] = []
+        times: list[int | None] = []
+        for request in requests:
+            results = request.results or ()
+            rows.extend(results)
+            times.extend([request.time] * len(results))
+        if rows:
+            self.context.output.emit(self._batch_of(rows, times))
 
     def _batch_of(self, rows: list[Any], times: list[int | None]) -> Batch:
         batch = timed_batch(rows, times)
@@ -389,20 +414,21 @@ class AsyncWaitOperator(Operator):
 
     def _invoke(self, request: AsyncRequest) -> None:
         request.attempts += 1
-        argument = request.argument  # asked again with the same after a failure, whatever the function does to it
-        if not self.context.reuses_objects:
-            argument = copied(argument)
-        work = functools.partial(self._call, argument)
+        work = functools.partial(self._call, self._argument_of(request))
         if self._kind == "blocking":
             work = functools.partial(_answer, work)
         request.number = self.context.offload(work, functools.partial(self._ended, request), self._kind)
+
+    def _argument_of(self, request: AsyncRequest) -> Any:
+        """What the function is called with; the same after a failure, whatever the function does to it."""
+        return request.argument if self.context.reuses_objects else copied(request.argument)
 
     def _ended(self, request: AsyncRequest, result: Any, error: BaseException | None) -> None:
         """Take the result of an attempt that has ended, or plan another one."""
         request.number = None
         try:
             if error is None:
-                found = self._found(result)
+                found = self._found(request, result)
                 if self._repeats_result is None or not self._repeats_result(found) or not self._repeats(request):
                     self._complete(request, found)
                 return
@@ -417,7 +443,7 @@ class AsyncWaitOperator(Operator):
         if not is_repeated:
             self._raise(error, None, request)
 
-    def _found(self, result: Any) -> list[Any]:
+    def _found(self, request: AsyncRequest, result: Any) -> list[Any]:
         """What the function gave, as a list."""
         if inspect.isawaitable(result):
             message = f"{self.function.name} gave an awaitable but is no coroutine function"
@@ -511,8 +537,8 @@ class AsyncWaitOperator(Operator):
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         place = (self.context.subtask, self.context.parallelism)
-        in_flight = [(place, request.time, request.value) for request in self._queue.requests()]
-        waiting = [(place, item[1], item[0]) for item in self._backlog if type(item) is tuple]
+        in_flight = [(place, request.time, self._stored(request.value)) for request in self._queue.requests()]
+        waiting = [(place, item[1], self._stored(item[0])) for item in self._backlog if type(item) is tuple]
         self._state.update(in_flight + waiting)
 
 

@@ -82,7 +82,7 @@ _TOP = "put the Top-N on rows that only come, or above GROUP BY"
 
 
 _KEEPS_NOTHING = (
-    Scan, TableSource, EventTime, ProcessingTime, FilterColumns, Select, Expand, Union, Sort, LookupJoin, WindowRows,
+    Scan, TableSource, EventTime, ProcessingTime, FilterColumns, Select, Expand, Union, Sort, WindowRows,
 )  # fmt: skip
 
 
@@ -121,6 +121,8 @@ def _state_of(node: Node) -> State | None:
         return State(node, _unless_bounded(node, Growth.PER_TIME), f"aggregates for each {each}window until it ends")
     if isinstance(node, OverGroups):
         return _of_over(node)
+    if isinstance(node, LookupJoin):
+        return None if node.way is None else State(node, Growth.BOUNDED, "rows that wait for the table's answer")
     if isinstance(node, _KEEPS_NOTHING):
         return None
     message = f"{node.name} cannot be run on a stream: nothing says what it keeps"

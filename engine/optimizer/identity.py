@@ -475,7 +475,8 @@ class _Finder:
         about: list[Any] = [[[sides[i].columns[name] for name in keys[i]] for i in (0, 1)], node.how, condition]
         if isinstance(node, LookupJoin):
             base = _digest("lookup", sides[0].base, sides[1].rows, about)
-            return Identity(base, sides[0].conditions, columns)
+            keeps = None if node.way is None else self._waiting(node, sides, about)
+            return Identity(base, sides[0].conditions, columns, keeps)
         kind, states = "join", ("left", "right")
         if isinstance(node, TemporalJoin):
             kind, states = "temporal join", ("rows", "versions")
@@ -487,6 +488,11 @@ class _Finder:
         parts = self._rows(states, sides, only if isinstance(node, TableJoin) else None)
         keeps = self._kept(kind, node, sides, about, keys, parts, states)
         return Identity(keeps.id, frozenset(), columns, keeps)
+
+    def _waiting(self, node: LookupJoin, sides: list[Identity], about: Any) -> Keeps:
+        """What an asynchronous lookup keeps: rows that wait for an answer."""
+        parts = self._rows(("requests",), sides[:1])
+        return self._kept("lookup", node, sides, about, [], parts)
 
     def _rows(
         self, states: tuple[str, ...], sides: list[Identity], only: list[set[str]] | None = None

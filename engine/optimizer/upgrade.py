@@ -138,7 +138,9 @@ class Upgrade:
 
 
 _CAN_REPLAY = ("aggregate", "top")
-_WITHOUT_ROWS = ("source", "watermark")
+_WITHOUT_ROWS = ("source", "watermark", "lookup")
+_PASSES_ON = ("watermark", "lookup")
+"""What keeps none of the rows that it has given."""
 
 
 def planned(
@@ -328,7 +330,7 @@ class _Planner:
                 continue
             seen.add(node)
             one = self._by_node.get(node)
-            if one is not None and one.kind != "watermark":
+            if one is not None and one.kind not in _PASSES_ON:
                 found[node] = None
             else:
                 stack += _read(node)
@@ -366,6 +368,8 @@ class _Planner:
             if any(one.node in walk(node) for node in self._nodes if drops_late_rows(node)):
                 one.asks.add(Consent.OLD_FILTER)
                 one.details.append("which rows were late it has said until the savepoint")
+        elif one.kind == "lookup" and one.stored is not None:
+            self._judge_lookup(one)
         elif one.kind in _WITHOUT_ROWS:
             one.verdict = Verdict.NEW
             one.details.append("begins at its beginning" if one.kind == "source" else "begins anew")
@@ -375,6 +379,17 @@ class _Planner:
             self._begin_anew(one)
         if one.replays:
             one.details.append("gives all its rows once more")
+
+    def _judge_lookup(self, one: Planned) -> None:
+        """Rows that wait for an answer can go on only with all their columns."""
+        one.verdict = Verdict.NEW
+        if id(one) in self._fed_anew:
+            one.details.append("its rows come once more")
+            return
+        one.asks.add(Consent.LOST)
+        one.details.append(
+            f"rows that wait for an answer are lost: they lack {_list(p.text for p in self._missing(one))}"
+        )
 
     def _refuse_unlike_sources(self) -> None:
         """Refuse a table that is read by several sources, here or there: which position is whose is not known, and rows

@@ -27,6 +27,7 @@ __all__ = [
     "Expand",
     "IntervalJoin",
     "LookupJoin",
+    "LookupWay",
     "ProcessingTime",
     "ProjectedJoin",
     "Scan",
@@ -200,13 +201,51 @@ class TemporalJoin(ProjectedJoin):
     times: tuple[str, str]
 
 
+@dataclass(frozen=True)
+class LookupWay:
+    """How a table is asked, if not by a task that waits for each answer. None is what the settings say.
+
+    Attributes:
+        is_async: Whether several questions are under way at once.
+        is_ordered: Whether rows keep their order.
+        capacity: Questions under way at most.
+        timeout_ms: How long an answer may take, with all attempts.
+        retry: How often keys without a row are asked for again, and how long after each answer; None for never.
+    """
+
+    is_async: bool
+    is_ordered: bool | None = None
+    capacity: int | None = None
+    timeout_ms: int | None = None
+    retry: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        said = []
+        if self.is_async:
+            said.append("asynchronously")
+        if self.is_ordered is not None:
+            said.append("in order" if self.is_ordered else "in any order between watermarks")
+        if self.capacity is not None:
+            said.append(f"{self.capacity} questions at once")
+        if self.timeout_ms is not None:
+            said.append(f"within {self.timeout_ms} ms")
+        if self.retry is not None:
+            said.append(f"up to {self.retry[0]} times more, after {self.retry[1]} ms, for keys without a row")
+        return "asks " + ", ".join(said)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class LookupJoin(ProjectedJoin):
     """Each row of the first input with the rows that the second one has for its key when it comes.
 
     It is ``inner`` or ``left``. The second input is a table outside, with selections and conditions above it; on a
     stream it is not read but asked.
+
+    Attributes:
+        way: How it is asked; None if the task waits for each answer.
     """
+
+    way: LookupWay | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -41,6 +41,7 @@ class TableConnector(ABC):
         primary_key: The columns of the PRIMARY KEY; none if the table has none.
         can_look_up: Whether its rows can be asked for by key.
         lookup_cache: What such a question remembers; None for nothing.
+        waits_for_answers: Whether such a question goes outside, so that it is worth while to have several under way.
         is_of_program: Whether its rows are in this program alone, with the table.
         makes_watermarks: Whether, as a source, it gives rows their event times when it is told how.
     """
@@ -54,6 +55,7 @@ class TableConnector(ABC):
     primary_key: tuple[str, ...] = ()
     can_look_up = False
     lookup_cache: LookupCache | None = None
+    waits_for_answers = True
     is_of_program = False
     makes_watermarks = False
 

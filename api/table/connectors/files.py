@@ -37,6 +37,7 @@ class FilesTable(TableConnector):
 
     name = "filesystem"
     makes_watermarks = True
+    waits_for_answers = False
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._path = options.need("path").removeprefix("file://")

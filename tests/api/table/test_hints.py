@@ -35,7 +35,7 @@ def test_a_hint_changes_nothing_and_the_plan_says_so(t):
         (QUERY.format("/*+ BROADCAST(l) */"), "'l', which is no table of FROM"),
         (QUERY.format("/*+ NEST_LOOP */"), "names no table of FROM"),
         (QUERY.format("/*+ STATE_TTL('x' = '1d') */"), "state has no time to live"),
-        (QUERY.format("/*+ LOOKUP('table' = 'r') */"), "said by its options"),
+        (QUERY.format("/*+ LOOKUP('table' = 'r') */"), "no table that is looked up here"),
         ("SELECT * FROM l /*+ OPTIONS('a' = 'b') */", "was not expected here"),
         ("SELECT * FROM l AS x /*+ OPTIONS('a' = 'b') */ JOIN r ON x.a = r.a", "was not expected here"),
     ],

@@ -9,61 +9,30 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lookup_kit import LEFT, PROJECTION, RIGHT, Table, oracle
 from operator_harness import OperatorHarness
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import Batch
-from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import HeadraceError
 from headrace.engine.joins.lookup import LookupCache
 from headrace.engine.joins.lookup_join import LookupJoinOfTables
-
-LEFT = pa.schema({"id": "int64", "a": "int64", "b": "string"})
-RIGHT = pa.schema({"k": "int64", "t": "string", "v": "int64"})
-PROJECTION = ((0, "id", "id"), (0, "b", "b"), (1, "v", "v"), (1, "t", "t"))
+from headrace.engine.joins.lookup_questions import LookupTerms
 
 
-class Table(TableLookup):
-    """Rows in a list, which tests change; says what it is asked, and gives a row too many each time."""
-
-    rows: list[tuple[int | None, str | None, int]] = []
-    asked: list[list[tuple[int, str]]] = []
-    fails = False
-
-    def open(self):
-        type(self).asked.clear()
-
-    def lookup(self, keys):
-        names = keys.schema.names
-        wanted = set(zip(*keys.to_pydict().values(), strict=True))
-        type(self).asked.append(sorted(wanted))
-        if self.fails:
-            message = "gone"
-            raise HeadraceError(message)
-        place = {"k": 0, "t": 1}
-        own = [row for row in self.rows if tuple(row[place[name]] for name in names) in wanted]
-        columns = list(zip(*[*own, (77, "none asks", 0)], strict=True))
-        return pa.record_batch([pa.array(one, field.type) for one, field in zip(columns, RIGHT, strict=True)], RIGHT)
+def harness(keys=(("a", "b"), ("k", "t")), cache=None, **options):
+    return OperatorHarness(LookupJoinOfTables(Table(), terms_of(keys, **options), cache))
 
 
-def harness(keys=(("a", "b"), ("k", "t")), **options):
+def terms_of(keys=(("a", "b"), ("k", "t")), **options):
     known = {"schemas": (LEFT, RIGHT), "is_left": False, "projection": PROJECTION}
-    return OperatorHarness(LookupJoinOfTables(Table(), keys, keys[1], **{**known, **options}))
+    return LookupTerms(keys, keys[1], **{**known, **options})
 
 
 def given_to(run, rows, times=None):
     columns = [pa.array(one, field.type) for one, field in zip(zip(*rows, strict=True), LEFT, strict=True)]
     run.operator.process_batch(Batch.of_columns(pa.record_batch(columns, LEFT)), 0)
     return [tuple(row.values()) for row in run.take_rows()]
-
-
-def oracle(rows, table, *, is_left, least=None):
-    found = []
-    for number, a, b in rows:
-        own = [(number, b, v, t) for k, t, v in table if k is not None and t is not None and (k, t) == (a, b)]
-        own = [row for row in own if least is None or row[2] >= least]
-        found += own or ([(number, b, None, None)] if is_left else [])
-    return found
 
 
 keys_of = st.tuples(st.one_of(st.none(), st.integers(0, 3)), st.one_of(st.none(), st.sampled_from("xy")))
@@ -116,12 +85,11 @@ def test_what_is_made_of_the_tables_rows_is_joined():
         lambda rows: rows.filter(pc.greater(rows.column("v"), 4)),
         lambda rows: pa.record_batch([rows.column("k"), pc.multiply(rows.column("v"), 2)], ["key", "w"]),
     ]
-    operator = LookupJoinOfTables(
-        Table(), (["a"], ["key"]), ["k"], steps=steps,
-        schemas=(LEFT, pa.schema({"key": "int64", "w": "int64"})), is_left=False,
-        projection=[(0, "id", "id"), (1, "w", "w")],
+    terms = LookupTerms(
+        (["a"], ["key"]), ["k"], steps=steps, schemas=(LEFT, pa.schema({"key": "int64", "w": "int64"})),
+        is_left=False, projection=[(0, "id", "id"), (1, "w", "w")],
     )  # fmt: skip
-    run = OperatorHarness(operator)
+    run = OperatorHarness(LookupJoinOfTables(Table(), terms))
     assert given_to(run, [(0, 1, "?"), (1, 2, "?"), (2, 3, "?")]) == [(0, 20), (1, 10)]
 
 
