@@ -12,7 +12,8 @@ is a dict by field name), ``tuple`` (fields ``f0``, ``f1`` ...; a record is a tu
 ``value``; a record is that value).
 
 Keys are found once: what an exchange has found for each record goes with the batch and with all that is cut out of it,
-for operators of the same process that ask for keys by the same selector.
+for operators that ask for keys by the same selector. Keys that are ints are an array, which is cut at once and goes to
+other processes, too; other keys are found there again, as pickling them costs about what the selector does.
 
 Rows that come from another process stay a pickle until somebody asks for them. What waits in channels is then a few
 blocks of bytes instead of a heap of objects, which would drive what the processor works on out of its caches and
@@ -95,6 +96,9 @@ RowKinds = npt.NDArray[np.int8]
 _Packed = tuple[Any, list[Any]]
 """A pickle, and what it refers to that is not in it."""
 
+Keys = list[Any] | npt.NDArray[np.int64]
+"""Keys of records, one for each: Python values, or ints as an array."""
+
 _Places = slice | npt.NDArray[Any]
 """Which elements of an array: a slice, their indices or a mask."""
 
@@ -136,7 +140,7 @@ class Batch:
         # The size, once it has been asked for; of packed rows it has come with them.
         self._nbytes: int | None = None
         # The records' keys, and which selector has found them; None if none has.
-        self._keys: tuple[Hashable, list[Any]] | None = None
+        self._keys: tuple[Hashable, Keys] | None = None
         self.timestamps = timestamps
         # What each record does to a table; None if all are inserted.
         self.row_kinds: RowKinds | None = None
@@ -231,16 +235,25 @@ class Batch:
 
     def keys_by(self, selector: Hashable) -> list[Any] | None:
         """The records' keys, if that selector has found them already."""
-        return self._keys[1] if self._keys is not None and self._keys[0] == selector else None
+        if self._keys is None or self._keys[0] != selector:
+            return None
+        keys = self._keys[1]
+        return keys if isinstance(keys, list) else keys.tolist()
 
-    def note_keys(self, selector: Hashable, keys: list[Any]) -> None:
-        """Keep the keys that a selector has found, for the next one who asks; they stay in this process."""
+    def note_keys(self, selector: Hashable, keys: Keys) -> None:
+        """Keep the keys that a selector has found, for the next one who asks; lists of them stay in this process."""
         self._keys = (selector, keys)
+
+    def without_keys(self) -> Batch:
+        """This batch, without what selectors have found: for those who keep it beyond the program."""
+        self._keys = None
+        return self
 
     def take(self, indices: npt.NDArray[np.intp]) -> Batch:
         """The records at ``indices``, in that order, on all faces that are there."""
         columns = None if self._columns is None else self._columns.take(pa.array(indices))
-        places = indices.tolist() if self.has_rows or self._keys is not None else []
+        has_lists = self.has_rows or (self._keys is not None and isinstance(self._keys[1], list))
+        places = indices.tolist() if has_lists else []
         return self._part(lambda values: [values[i] for i in places], columns, indices)
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> Batch:
@@ -315,7 +328,8 @@ class Batch:
         part = Batch(cut(self.rows) if self.has_rows else None, columns, timestamps)
         part.row_kinds = None if self.row_kinds is None else self.row_kinds[places]
         if self._keys is not None:
-            part._keys = (self._keys[0], cut(self._keys[1]))
+            selector, keys = self._keys
+            part._keys = (selector, cut(keys) if isinstance(keys, list) else keys[places])
         part._is_of_rows, part._schema = self._is_of_rows, self._schema
         part.is_shared, part._is_tangled = self.is_shared, self._is_tangled
         return part
@@ -339,7 +353,7 @@ class Batch:
             whole._schema = batches[0]._schema
         noted = [batch._keys for batch in batches if batch._keys is not None]
         if len(noted) == len(batches) and all(keys[0] == noted[0][0] for keys in noted):
-            whole._keys = (noted[0][0], list(chain.from_iterable(keys for _, keys in noted)))
+            whole._keys = (noted[0][0], _concat_keys([keys for _, keys in noted]))
         whole.is_shared = any(batch.is_shared for batch in batches)
         whole._is_tangled = any(batch._is_tangled for batch in batches)
         return whole
@@ -355,7 +369,9 @@ class Batch:
             packed = _for_transport(*packed, protocol)
         is_tangled = self._is_tangled and packed is not None
         columns = self._columns if self._schema is None else self.columns
-        return _received, (packed, columns, self.timestamps, self.num_rows, self.nbytes, is_tangled, self.row_kinds)
+        keys = self._keys if self._keys is not None and not isinstance(self._keys[1], list) else None
+        beside = (self.timestamps, self.num_rows, self.nbytes, is_tangled, self.row_kinds, keys)
+        return _received, (packed, columns, *beside)
 
     def __repr__(self) -> str:
         faces = "+".join(name for name, there in (("rows", self.has_rows), ("columns", self.has_columns)) if there)
@@ -382,6 +398,13 @@ def _concat_beside(batches: Sequence[Batch], beside: Sequence[npt.NDArray[Any] |
             for batch, values in zip(batches, beside, strict=True)
         ]
     )
+
+
+def _concat_keys(parts: Sequence[Keys]) -> Keys:
+    arrays = [keys for keys in parts if not isinstance(keys, list)]
+    if len(arrays) == len(parts):
+        return np.concatenate(arrays)
+    return list(chain.from_iterable(keys if isinstance(keys, list) else keys.tolist() for keys in parts))
 
 
 def _pack(rows: list[Any]) -> _Packed:
@@ -421,13 +444,14 @@ def _received(
     nbytes: int | None = None,
     is_tangled: bool = False,
     row_kinds: RowKinds | None = None,
+    keys: tuple[Hashable, Keys] | None = None,
 ) -> Batch:
     """A batch in the process that it was sent to."""
     batch = Batch.__new__(Batch)
     batch._rows, batch._packed, batch._columns, batch._schema = None, packed, columns, None
     batch._is_of_rows = packed is not None
     batch.is_shared = batch._is_tangled = is_tangled
-    batch._nbytes, batch._keys = nbytes, None
+    batch._nbytes, batch._keys = nbytes, keys
     batch.timestamps, batch.row_kinds, batch.num_rows = timestamps, row_kinds, num_rows
     return batch
 

@@ -20,8 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.keys.column_hashing import hash_columns
-from headrace.state.keys.hashing import hash_keys, with_one_nan
+from headrace.state.keys.hashing import hash_integers, hash_keys, integers_of, with_one_nan
 from headrace.state.values.serde import pylist_from_array
+from headrace.state.values.sharing import types_of
 
 from ..columns.records import Batch
 from ..errors import ProgramError, TypeMismatchError, nearest
@@ -87,18 +88,18 @@ class KeySelector:
         They are found once: the exchange in front of an operator that asks again has noted them in the batch.
         """
         known = batch.keys_by(self.identity)
-        return self._find(batch) if known is None else known
+        return with_one_nan(self._find(batch)) if known is None else known
 
     def _find(self, batch: Batch) -> list[Any]:
         function = self._function
         if function is not None:
-            return with_one_nan([function(row) for row in batch.rows])
+            return [function(row) for row in batch.rows]
         columns = self.key_columns(batch)
         if columns is not None:
             values = [
                 pylist_from_array(column, name) for column, name in zip(columns, self.field_names or (), strict=True)
             ]
-            return with_one_nan(values[0] if len(values) == 1 else list(zip(*values, strict=True)))
+            return values[0] if len(values) == 1 else list(zip(*values, strict=True))
         fields = self._fields
         rows = batch.rows
         # Of one field its value, of several a tuple.
@@ -106,7 +107,7 @@ class KeySelector:
         if rows and dataclasses.is_dataclass(rows[0]) and all(isinstance(field, str) for field in fields):
             find = attrgetter(*map(str, fields))
         try:
-            return with_one_nan(list(map(find, rows)))
+            return list(map(find, rows))
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             message = f"key field {fields if len(fields) > 1 else fields[0]!r} is not in the record: {error!r}"
             hint = nearest(fields[0], rows[0]) if len(fields) == 1 and isinstance(rows[0], dict) else None
@@ -117,9 +118,18 @@ class KeySelector:
         columns = self.key_columns(batch)
         if columns is not None:
             return hash_columns(columns)
-        keys = self.keys(batch)
+        known = batch.keys_by(self.identity)
+        if known is not None:
+            return hash_keys(known)
+        found = self._find(batch)
+        kinds = types_of(found)  # looked at once for all
+        integers = integers_of(found, kinds)
+        if integers is not None:
+            batch.note_keys(self.identity, integers)
+            return hash_integers(integers)
+        keys = with_one_nan(found, kinds)
         batch.note_keys(self.identity, keys)
-        return hash_keys(keys)
+        return hash_keys(keys, kinds if keys is found else None)
 
     def __repr__(self) -> str:
         if self._function is not None:

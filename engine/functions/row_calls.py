@@ -150,7 +150,7 @@ class RowCalls:
             made: list[Any] = []
             ends: list[int] = []
             extend, mark = made.extend, ends.append
-            more = False
+            num_rows, more = 0, False
             try:
                 for key, row, time in records:
                     backend.current_key = key
@@ -160,7 +160,7 @@ class RowCalls:
                         if type(given) not in containers:
                             given = records_of(given)
                         extend(given if own is None else map(own, given))
-                    num_rows = len(made)
+                        num_rows = len(made)
                     mark(num_rows)
                     if num_rows >= limit:
                         more = True
@@ -176,9 +176,10 @@ class RowCalls:
         """Return for which records the function is true."""
         call, pending = self.call, iter(rows)
         try:
-            return np.array([bool(call(row)) for row in each(pending)], np.bool_)
+            rejected = bytes([not call(row) for row in each(pending)])
         except BaseException as error:
             self.fail(error, record=_last_of(rows, pending))
+        return ~np.frombuffer(rejected, np.bool_)
 
     def reduce(self, values: MutableMapping[Any, Any], keys: Iterable[Any], rows: list[Any]) -> list[Any]:
         """Reduce each record into the value of its key; a key's first record is its first value.

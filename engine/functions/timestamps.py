@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from headrace.state.values.sharing import types_of
+
 from ..columns.records import MIN_TIMESTAMP, Batch, Timestamps
 from ..errors import ProgramError, TypeMismatchError, nearest
 from .life import refuse_life
@@ -85,7 +87,7 @@ def _to_ms(value: Any) -> int | None:
 
 
 def _times_of_values(values: list[Any], rows: list[Any]) -> Timestamps:
-    if set(map(type, values)) != {int}:
+    if types_of(values) != {int}:
         converted = list(map(_to_ms, values))
         if None in converted:
             index = converted.index(None)

@@ -66,7 +66,7 @@ class PackOperator(Operator):
         self._num_batches = 0
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        pickled = pickle.dumps(batch, protocol=5)
+        pickled = pickle.dumps(batch.without_keys(), protocol=5)
         packed = pa.array([_signature(self._key, pickled) + pickled], PACKED_SCHEMA.field(0).type)
         self.context.output.emit(Batch.of_columns(pa.RecordBatch.from_arrays([packed], schema=PACKED_SCHEMA)))
         self._num_batches += 1

@@ -1,9 +1,10 @@
 """The cells of the heap backend: what a key holds, in a dictionary, to read and write.
 
 A cell is bound to one table once and reads the backend's ``current_key`` at every call: that, and one dictionary
-access, is all it does per record. A windowed cell finds the dictionary of the backend's ``current_namespace`` first;
-it makes none by reading, and drops one that it has emptied. In-place changes of lists and maps are theirs alone: what
-goes out is a copy or a value. There is one for each layout; kinds of state make their handles of them
+access, is all it does per record. It does not ask whether there is a current key where the dictionary tells: that
+refuses `NO_KEY`, which cannot be hashed. A windowed cell finds the dictionary of the backend's ``current_namespace``
+first; it makes none by reading, and drops one that it has emptied. In-place changes of lists and maps are theirs alone:
+what goes out is a copy or a value. There is one for each layout; kinds of state make their handles of them
 (`headrace.state.keyed.kinds.StateDescriptor.handle`).
 
 Source: Flink's ``HeapValueState``, ``HeapListState``, ``HeapMapState``.
@@ -85,6 +86,11 @@ class _Handle:
             raise self._outside()
         return key
 
+    def _check_key(self) -> None:
+        """A dictionary has refused the current key: that there is none is an error of its own."""
+        if self._backend.current_key is NO_KEY:
+            raise self._outside() from None
+
     def _outside(self) -> StateAccessError:
         message = f"keyed state {self._table.name!r} was used where there is no current key"
         hint = "use keyed state only while a record of a keyed stream or a timer is processed, not in open() or close()"
@@ -104,6 +110,7 @@ class _Windowed(_Handle):
 
     def _namespace(self) -> Any:
         namespace = self._backend.current_namespace
+        self._check_key()
         if namespace is None:
             message = f"state {self._table.name!r} of windows was used where there is no current window"
             hint = "use it only while a window is fired, triggered or cleared"
@@ -130,33 +137,30 @@ class _Windowed(_Handle):
 class HeapValueState(_Handle):
     """`headrace.state.keyed.descriptors.ValueState` on the heap."""
 
-    __slots__ = ("_default", "_has_plain_default")
+    __slots__ = ("_copies_default", "_default")
 
     def __init__(self, backend: _Keyed, table: _Table, absent: Any) -> None:
         super().__init__(backend, table, absent)
         self._default = absent
-        self._has_plain_default = is_shared(absent)
+        self._copies_default = not is_shared(absent)
 
     def value(self) -> Any:
-        key = self._backend.current_key
-        if key is NO_KEY:
-            raise self._outside()
-        value = self._present.get(key, ABSENT)
-        if value is ABSENT:
-            return self._default if self._has_plain_default else copy.deepcopy(self._default)
-        return value
+        try:
+            value = self._present.get(self._backend.current_key, self._default)
+        except TypeError:
+            self._check_key()
+            raise
+        return copy.deepcopy(value) if self._copies_default and value is self._default else value
 
     def update(self, value: Any) -> None:
-        key = self._backend.current_key
-        if key is NO_KEY:
-            raise self._outside()
-        self._mapping[key] = value
+        try:
+            self._mapping[self._backend.current_key] = value
+        except TypeError:
+            self._check_key()
+            raise
 
     def fold(self, combine: Callable[[Any, Any], Any], value: Any) -> None:
-        key = self._backend.current_key
-        if key is NO_KEY:
-            raise self._outside()
-        mapping = self._mapping
+        key, mapping = self._key(), self._mapping
         mapping[key] = combine(mapping.get(key, ABSENT), value)
 
 

@@ -32,7 +32,9 @@ __all__ = [
 
 
 class _NoKey:
-    """The type of `NO_KEY`; one instance per process, also through pickling."""
+    """The type of `NO_KEY`; one instance per process, also through pickling. No mapping takes it for a key."""
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return "NO_KEY"

@@ -20,11 +20,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import TypeMismatchError
 from ..reading.plain_values import MAX_EXPONENT
-from ..values.sharing import MUCH, shown, spreads
+from ..values.sharing import MUCH, shown, spreads, types_of
 from .mixing import (
     BYTES,
     DATE,
@@ -52,19 +53,20 @@ from .mixing import (
     tagged,
 )
 
-__all__ = ["hash_key", "hash_keys", "one_nan", "with_one_nan"]
+__all__ = ["hash_integers", "hash_key", "hash_keys", "integers_of", "one_nan", "with_one_nan"]
 
 _EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - naive on purpose: naive datetimes are counted from it
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
-def hash_keys(keys: Sequence[Any]) -> Hashes:
+def hash_keys(keys: Sequence[Any], kinds: set[type] | None = None) -> Hashes:
     """Hash Python keys. Called by key selectors and by state backends when they write snapshots.
 
     Args:
         keys: Hashable values. Fast for int, str, bytes, bool, float, None and tuples of equal length of these; slower
             for datetimes, enums, dataclasses and other objects, whose type and state are hashed.
+        kinds: Their types, from a caller who has looked already.
 
     Returns:
         One hash per key; equal keys have equal hashes, and `hash_columns` gives the same for columns of these values.
@@ -74,9 +76,24 @@ def hash_keys(keys: Sequence[Any]) -> Hashes:
             too deep.
     """
     try:
-        return _hashes_of(keys)
+        return _hashes_of(keys, kinds)
     except RecursionError as error:
         raise _too_deep() from error
+
+
+def integers_of(keys: Sequence[Any], kinds: set[type]) -> npt.NDArray[np.int64] | None:
+    """Return keys that are all ints of 64 bits as an array; None for others. It stands for the very same keys."""
+    if kinds != {int}:
+        return None
+    try:
+        return np.array(keys, np.int64)
+    except OverflowError:
+        return None
+
+
+def hash_integers(keys: npt.NDArray[np.int64]) -> Hashes:
+    """Return what `hash_keys` gives for the same keys as ints."""
+    return mix(keys.view(np.uint64))
 
 
 def _check_parts(keys: Sequence[Any]) -> None:
@@ -90,12 +107,13 @@ def _too_deep() -> TypeMismatchError:
     return TypeMismatchError("a key is nested too deep, or contains itself", hint=hint)
 
 
-def _hashes_of(keys: Sequence[Any], depth: int = 0) -> Hashes:
-    kinds = set(map(type, keys))
+def _hashes_of(keys: Sequence[Any], kinds: set[type] | None = None, depth: int = 0) -> Hashes:
+    if kinds is None:
+        kinds = types_of(keys)
     if depth == 1 and tuple in kinds:
         _check_parts(keys)
     if len(kinds) == 1:
-        return _hash_same(keys, kinds.pop(), depth)
+        return _hash_same(keys, next(iter(kinds)), depth)
     hashes = np.empty(len(keys), np.uint64)
     for kind in kinds:
         where = [index for index, key in enumerate(keys) if type(key) is kind]
@@ -134,7 +152,7 @@ def _hash_same(keys: Sequence[Any], kind: type, depth: int) -> Hashes:
     """Hash keys of exactly one type."""
     if kind is int or kind is bool:
         try:
-            return mix(np.array(keys, np.int64).view(np.uint64))
+            return hash_integers(np.array(keys, np.int64))
         except OverflowError:
             return _hash_each(keys)
     if kind is str:
@@ -151,7 +169,7 @@ def _hash_same(keys: Sequence[Any], kind: type, depth: int) -> Hashes:
     if kind is tuple:
         widths = set(map(len, keys))
         if len(widths) == 1 and (width := widths.pop()):
-            return combine([_hashes_of(part, depth + 1) for part in zip(*keys, strict=True)], width)
+            return combine([_hashes_of(part, depth=depth + 1) for part in zip(*keys, strict=True)], width)
     return _hash_each(keys)
 
 
@@ -337,10 +355,14 @@ _NAN = float("nan")
 _MAY_BE_NAN = (float, np.floating, decimal.Decimal)
 
 
-def with_one_nan(keys: list[Any]) -> list[Any]:
+def with_one_nan(keys: list[Any], kinds: set[type] | None = None) -> list[Any]:
     """Return the keys, with one and the same object for every NaN in them.
 
     NaN is a key like any other, as it is in columns; yet mappings find it only by identity, as it equals nothing.
+
+    Args:
+        keys: The keys.
+        kinds: Their types, from a caller who has looked already.
 
     Returns:
         The very list if there is nothing in it that could be NaN.
@@ -349,7 +371,7 @@ def with_one_nan(keys: list[Any]) -> list[Any]:
         TypeMismatchError: If a key is nested too deep, or shares its parts without end.
     """
     try:
-        return list(map(one_nan, keys)) if _may_hold_nan(keys) else keys
+        return list(map(one_nan, keys)) if _may_hold_nan(keys, kinds) else keys
     except RecursionError as error:
         raise _too_deep() from error
 
@@ -366,12 +388,13 @@ def one_nan(key: Any) -> Any:
     return _NAN if isinstance(key, _MAY_BE_NAN) and key != key else key
 
 
-def _may_hold_nan(keys: Sequence[Any], depth: int = 0) -> bool:
-    kinds = set(map(type, keys))
+def _may_hold_nan(keys: Sequence[Any], kinds: set[type] | None = None, depth: int = 0) -> bool:
+    if kinds is None:
+        kinds = types_of(keys)
     if any(issubclass(kind, _MAY_BE_NAN) for kind in kinds):
         return True
     if not any(issubclass(kind, tuple) for kind in kinds):
         return False
     if depth == 1:
         _check_parts(keys)
-    return _may_hold_nan(list(chain.from_iterable(key for key in keys if isinstance(key, tuple))), depth + 1)
+    return _may_hold_nan(list(chain.from_iterable(key for key in keys if isinstance(key, tuple))), depth=depth + 1)

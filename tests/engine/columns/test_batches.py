@@ -12,6 +12,7 @@ import pytest
 from headrace.engine.columns.records import OUT_OF_BAND_BYTES, Batch, RowKind, times_or_none
 from headrace.engine.functions.keys import KeySelector
 from headrace.state.errors import TypeMismatchError
+from headrace.state.keys.hashing import hash_key
 
 SMALL = [(1, "a"), {"k": None}, 2.5]
 LARGE = [(i, f"text {i}") for i in range(10_000)]
@@ -142,11 +143,12 @@ def test_each_record_keeps_its_event_time_or_has_none():
     assert times_or_none(None, 2) == [None, None]
 
 
-def test_keys_go_with_the_records_they_were_found_for():
+@pytest.mark.parametrize("key_of", [int, str, lambda number: 2**63 + number, lambda number: number > 3])
+def test_keys_go_with_the_records_they_were_found_for(key_of):
     selector = pickle.loads(cloudpickle.dumps(KeySelector.of_function(lambda row: row["key"])))
-    other = KeySelector.of_function(lambda row: -row["key"])
-    batch = Batch.of_rows([{"key": number % 7} for number in range(100)])
-    selector.hashes(batch)
+    other = KeySelector.of_function(lambda row: f"other {row['key']}")
+    batch = Batch.of_rows([{"key": key_of(number % 7)} for number in range(100)])
+    assert selector.hashes(batch).tolist() == [hash_key(row["key"]) for row in batch.rows]
     cuts = (
         batch.slice(10, 50),
         batch.filter(np.arange(100) % 3 == 0),
@@ -158,11 +160,25 @@ def test_keys_go_with_the_records_they_were_found_for():
         wanted = [row["key"] for row in cut.rows]
         assert cut.keys_by(selector.identity) == wanted
         assert selector.keys(cut) == wanted
-        assert other.keys(cut) == [-key for key in wanted]
-        assert pickle.loads(pickle.dumps(cut)).keys_by(selector.identity) is None
+        assert list(map(type, selector.keys(cut))) == list(map(type, wanted))
+        assert other.keys(cut) == [f"other {key}" for key in wanted]
+        received = pickle.loads(pickle.dumps(cut))
+        assert received.keys_by(selector.identity) == (wanted if key_of is int else None)
+        assert selector.keys(received) == wanted
+        kept = pickle.loads(pickle.dumps(cut.without_keys()))
+        assert kept.keys_by(selector.identity) is None
     with_others = Batch.concat([batch, Batch.of_rows([{"key": 8}])])
     assert with_others.keys_by(selector.identity) is None
     assert selector.keys(with_others)[-1] == 8
+
+
+def test_keys_of_batches_are_joined_whatever_form_they_have():
+    selector = KeySelector.of_field("key")
+    batches = [Batch.of_rows([{"key": key}, {"key": key}]) for key in (5, "five", 6)]
+    for batch in batches:
+        selector.hashes(batch)
+    assert Batch.concat(batches).keys_by(selector.identity) == [5, 5, "five", "five", 6, 6]
+    assert Batch.concat(batches[::2]).keys_by(selector.identity) == [5, 5, 6, 6]
 
 
 # -------------------------------------------------------------------------------------------------------------- changes
