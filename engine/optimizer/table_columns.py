@@ -3,19 +3,32 @@
 What is not read is not taken from files, not sent to other subtasks and not kept in state. A column that nobody reads
 is not computed, so it cannot fail.
 
-Source: Flink's ``PushProjectIntoTableSourceScanRule``, ``ProjectJoinTransposeRule``, ``NestedProjectionUtil``.
+Source: Flink's ``PushProjectIntoTableSourceScanRule``, ``ProjectJoinTransposeRule``, ``NestedProjectionUtil``; Spark's
+``NestedColumnAliasing``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pyarrow as pa
 
-from ..columns.expressions import Call, Expression
+from ..columns.expressions import Call, Expression, col
 from ..frames.calls import value_of
-from ..plan.plan import Aggregation, FilterColumns, GroupKey, Node, Order, OverGroups, Select, Sort, TableSource, walk
+from ..plan.plan import (
+    FORWARD,
+    Aggregation,
+    FilterColumns,
+    GroupKey,
+    Node,
+    Order,
+    OverGroups,
+    Select,
+    Sort,
+    TableSource,
+    walk,
+)
 from ..plan.table_nodes import (
     EventTime,
     Expand,
@@ -28,9 +41,9 @@ from ..plan.table_nodes import (
     WindowAggregation,
     WindowRows,
 )
-from .rewriting import noted, rewritten
+from .rewriting import noted, readers_of, rewritten
 
-__all__ = ["prune_table_columns"]
+__all__ = ["fields_before_conditions", "prune_table_columns"]
 
 Roots = tuple[Node, ...]
 Path = tuple[str, ...]
@@ -237,3 +250,74 @@ def _shown(field: pa.Field) -> str:
     if not pa.types.is_struct(field.type):
         return str(field.name)
     return f"{field.name}({', '.join(one.name for one in field.type)})"
+
+
+def fields_before_conditions(
+    roots: tuple[Node, ...], _parallelism: int | None, *, new_id: Callable[[], int]
+) -> tuple[Node, ...]:
+    """Make columns of the fields of rows in front of a condition, where the projection behind it reads fields.
+
+    A condition copies the records that pass: rows with all their fields, which is slower than columns side by side. To
+    take a field out copies nothing.
+    """
+    readers = readers_of(roots)
+
+    def visit(node: Node) -> Node:
+        if not isinstance(node, Select) or node.keep:
+            return node
+        condition = node.inputs[0]
+        if not isinstance(condition, FilterColumns) or len(readers[condition.id]) > 1:
+            return node
+        source = condition.inputs[0]
+        if source.schema is None:
+            return node
+        read: dict[Path, Expression] = {}
+        for value in (condition.condition, *node.columns.values()):
+            _find_paths(value, read)
+        if not any(len(path) > 1 for path in read):
+            return node
+        names = _names_of(read)
+        columns = {names[path]: value for path, value in read.items()}
+        schema = pa.schema([pa.field(name, value.output_type(source.schema)) for name, value in columns.items()])
+        fields = Select(
+            id=new_id(), name=f"select {', '.join(columns)}", inputs=(source,), ships=(FORWARD,), schema=schema,
+            columns=columns,
+        )  # fmt: skip
+        asked = replace(condition, inputs=(fields,), schema=schema, condition=_renamed(condition.condition, names))
+        chosen = {name: _renamed(value, names) for name, value in node.columns.items()}
+        return replace(node, inputs=(asked,), columns=chosen)
+
+    return rewritten(roots, visit)
+
+
+def _find_paths(value: Expression, found: dict[Path, Expression]) -> None:
+    path = _path(value)
+    if path is not None:
+        found[path] = value
+    else:
+        for child in value.children:
+            _find_paths(child, found)
+
+
+def _names_of(paths: dict[Path, Expression]) -> dict[Path, str]:
+    """A name for each: its own ones with points between, and a number where that is another's, too."""
+    names: dict[Path, str] = {}
+    taken: set[str] = set()
+    for path in paths:
+        name = plain = ".".join(path)
+        number = 0
+        while name in taken:
+            number += 1
+            name = f"{plain}#{number}"
+        taken.add(name)
+        names[path] = name
+    return names
+
+
+def _renamed(value: Expression, names: dict[Path, str]) -> Expression:
+    """The expression with columns for its paths."""
+    path = _path(value)
+    if path is not None:
+        return col(names[path])
+    children = tuple(_renamed(one, names) for one in value.children)
+    return value.with_children(children) if children else value

@@ -68,7 +68,7 @@ from .rewriting import noted, readers_of, rewritten
 from .sharing import share_sub_plans
 from .source_times import watermarks_into_sources
 from .stream_traits import renamed_below
-from .table_columns import prune_table_columns
+from .table_columns import fields_before_conditions, prune_table_columns
 from .temporal_rows import FOUND, ROW, TIME, VERSION, BesideEachOther, field_of, keys_of
 from .unions import merge_unions
 from .window_rows import WindowsOfBatch, as_times, milliseconds_of
@@ -341,6 +341,7 @@ def as_streams(new_id: Callable[[], int], *, shares: bool = True) -> tuple[Rule,
         Rule("conditions of pairs into joins", conditions_into_joins),
         Rule("no places that nobody reads", drop_places),
         Rule("only columns that are read", prune_table_columns),
+        Rule("fields before conditions", functools.partial(fields_before_conditions, new_id=new_id)),
         Rule("nothing costly computed twice", functools.partial(compute_once, new_id=new_id)),
         Rule("watermarks to sources", watermarks_into_sources),
     )

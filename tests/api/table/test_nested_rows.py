@@ -62,3 +62,21 @@ def test_a_computed_column_that_nobody_reads_is_not_computed(tmp_path):
             WITH ('connector' = 'filesystem', 'path' = '{tmp_path / "rows.json"}', 'format' = 'json')
         """)
         assert env.execute_sql("SELECT id FROM t").to_arrow().to_pylist() == [{"id": 1}]
+
+
+def test_fields_are_taken_out_before_a_condition_copies_rows():
+    kind = pa.schema([("id", pa.int64()), ("r", KIND), ("r.a", pa.string())])
+    rows = [{**row, "r.a": f"own {row['id']}"} for row in ROWS]
+    for mode in ("streaming", "batch"):
+        options = {"actor_system": "local"} if mode == "streaming" else {}
+        with TableEnvironment.create(mode=mode, **options) as env:
+            env.create_temporary_view("given", pa.Table.from_pylist(rows, kind))
+            query = "SELECT r.a + r.c.d AS x, `r.a` AS y, r.c AS c FROM given WHERE r.a > 2 AND id < 9"
+            if mode == "streaming":
+                above, below = env.explain_sql(query).rpartition("Plan of streams")[2].split("where ")
+                assert "select x, y, c" in above
+                assert "select r.a, id, r.c.d, r.a#1, r.c [I]" in below
+            found = env.execute_sql(query).to_arrow().to_pylist()
+            assert sorted(found, key=lambda row: row["x"]) == [
+                {"x": i + i * 2, "y": f"own {i}", "c": {"d": i * 2, "e": None}} for i in (3, 4)
+            ]
