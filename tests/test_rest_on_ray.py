@@ -11,6 +11,7 @@ import rest_kit
 from rest_kit import NUM_RECORDS, ask, build
 
 from headrace import HighAvailabilitySettings, RestSettings, StreamExecutionEnvironment
+from headrace.engine.kernel.sampling_settings import SamplingSettings
 
 pytestmark = [pytest.mark.ray, pytest.mark.campaign]
 
@@ -27,7 +28,8 @@ def by_value():
 
 def test_every_head_answers_for_a_running_job(ray_session, by_value, tmp_path):
     ha = HighAvailabilitySettings(str(tmp_path / "ha"), "rest-of-two", num_standbys=1)
-    rest = RestSettings(bind_port="20000-32000", view_ttl_ms=0)
+    look = SamplingSettings(num_samples=20, delay_ms=10)
+    rest = RestSettings(bind_port="20000-32000", view_ttl_ms=0, backpressure=look, flame_graph=look)
     env = StreamExecutionEnvironment.get_execution_environment(
         "ray", parallelism=2, rest=rest, high_availability=ha, cpu_per_slot=0.0
     )
@@ -53,6 +55,18 @@ def test_every_head_answers_for_a_running_job(ray_session, by_value, tmp_path):
             assert vertices(address)["numbers"]["write-records"] == NUM_RECORDS
             overview = ask(address.url, "/overview", address.tokens.read).json
             assert (overview["jobs-running"], overview["slots-total"]) == (1, 2)
+        # Looked at in its process, by whichever head is asked.
+        deadline = time.monotonic() + PATIENCE_S
+        for kind, is_there in (
+            ("flamegraph", lambda found: found["data"]),
+            ("backpressure", lambda found: found["status"] == "ok"),
+        ):
+            path = f"/jobs/{job_id}/vertices/note/{kind}"
+            while not is_there(ask(addresses[1].url, path, addresses[1].tokens.read).json):
+                assert time.monotonic() < deadline, kind
+                time.sleep(0.1)
+        graph = ask(addresses[1].url, f"/jobs/{job_id}/vertices/note/flamegraph", addresses[1].tokens.read).json
+        assert {child["name"] for child in graph["data"]["children"]} >= {"(waits for input or time)"}
         other = addresses[1]
         assert ask(other.url, f"/jobs/{job_id}", other.tokens.write, method="PATCH").status == 202
         while ask(other.url, f"/jobs/{job_id}/status", other.tokens.read).json["status"] != "CANCELED":

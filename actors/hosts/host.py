@@ -51,6 +51,7 @@ from headrace.engine.kernel.machine import (
     StopHost,
 )
 from headrace.engine.protocol.messages import RequestFailed
+from headrace.engine.protocol.observation_messages import ObservedTask
 from headrace.state.credentials import masked
 
 from .host_system import HostSystem
@@ -95,7 +96,7 @@ def write_events_to_stderr() -> None:
 class _Cell:
     """A machine in its place."""
 
-    __slots__ = ("handle", "log", "machine", "num_logged", "step", "step_wanted", "wake_at_ms")
+    __slots__ = ("handle", "log", "machine", "num_logged", "observe", "step", "step_wanted", "wake_at_ms")
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
@@ -106,6 +107,8 @@ class _Cell:
         self.num_logged = 0
         # None for a machine that only handles.
         self.step: Callable[[int], StepOutcome] | None = getattr(machine, "step", None)
+        # What its tasks say of themselves, of a machine that has some.
+        self.observe: Callable[[], list[ObservedTask]] | None = getattr(machine, "observe", None)
         # Whether a step is wanted now, and else at what time (epoch ms).
         self.step_wanted = False
         self.wake_at_ms: int | None = None
@@ -281,6 +284,10 @@ class HostKernel:
     def doing(self) -> str:
         """What the current step is doing, as the machines say it."""
         return next((cell.machine.doing for cell in self._steppers if getattr(cell.machine, "doing", "")), "")
+
+    def observe(self) -> list[ObservedTask]:
+        """What tasks of this host say of themselves now; alone of all here it may be called from another thread."""
+        return [task for cell in list(self._steppers) if cell.observe is not None for task in cell.observe()]
 
     @property
     def has_mail(self) -> bool:

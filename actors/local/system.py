@@ -25,6 +25,7 @@ from typing import Any
 from headrace.engine.errors import InternalError
 from headrace.engine.kernel.link import Frame, LinkTiming
 from headrace.engine.kernel.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
+from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR
 
 from ..hosts.host import HostKernel, MachineFactory
 from ..hosts.host_system import (
@@ -37,6 +38,7 @@ from ..hosts.host_system import (
     thread_processor_us,
 )
 from ..hosts.interrupts import Interrupts
+from ..hosts.observer import HostObserver, LoopThread
 from ..hosts.offloads import OffloadPools
 
 __all__ = ["LocalSystem"]
@@ -48,11 +50,18 @@ LOOK_AGAIN_S = 0.05
 class _LocalHost:
     """A host that is an object."""
 
-    __slots__ = ("actors", "answers", "children", "kernel", "parent", "wake_at", "wants_step")
+    __slots__ = ("actors", "answers", "children", "kernel", "observer", "parent", "wake_at", "wants_step")
 
-    def __init__(self, parent: str | None, kernel: HostKernel, actors: tuple[tuple[str, MachineFactory], ...]) -> None:
+    def __init__(
+        self,
+        parent: str | None,
+        kernel: HostKernel,
+        actors: tuple[tuple[str, MachineFactory], ...],
+        observer: HostObserver,
+    ) -> None:
         self.parent = parent
         self.kernel = kernel
+        self.observer = observer
         # What it will run; empty once started.
         self.actors = actors
         self.children: list[str] = []
@@ -105,6 +114,8 @@ class LocalSystem:
         self._arrival = threading.Condition()
         # Held by the thread that drives the loop.
         self._driver = threading.Lock()
+        # Which one that was last.
+        self._driving: LoopThread | None = None
         self._background: threading.Thread | None = None
         self._offloads = OffloadPools(self._offload_ended)
         self._closed = False
@@ -136,6 +147,8 @@ class LocalSystem:
         if self._failure is not None:
             message = f"the thread that drove the local system has ended: {self._failure!r}"
             raise InternalError(message) from self._failure
+        if address.actor == OBSERVER_ACTOR:
+            return self._observe(address.host, request)
         answer = _Answer()
         self._submit(lambda: self._put_question(address, request, answer))
         self._drive_until(answer.done.is_set, time.monotonic() + timeout_ms / 1_000, answer.done)
@@ -145,6 +158,13 @@ class LocalSystem:
         if isinstance(answer.value, HostGoneError):
             raise answer.value
         return answer.value
+
+    def _observe(self, name: str, request: Any) -> Any:
+        """Look at a host from beside, in the thread that asks."""
+        host = self._hosts.get(name)
+        if host is None:
+            raise _host_gone(name)
+        return host.observer.answer(request)
 
     def wait(self, duration_ms: int) -> None:
         """Drive the loop for a while, or let another thread do so."""
@@ -257,6 +277,7 @@ class LocalSystem:
 
     def _drive(self, is_done: Callable[[], bool], deadline: float | None, interrupts: Interrupts) -> None:
         """Run turns until done, closed or past the deadline (monotonic seconds)."""
+        self._driving = LoopThread.this()
         while not self._closed:
             with interrupts.held_up():
                 for _ in range(len(self._inbox)):
@@ -336,7 +357,9 @@ class LocalSystem:
             message = "a host's name must be fresh"
             raise InternalError(message, host=command.host, parent=parent)
         self._used_names.add(command.host)
-        self._hosts[command.host] = _LocalHost(parent, HostKernel(command.host, self, self._timing), command.actors)
+        kernel = HostKernel(command.host, self, self._timing)
+        observer = HostObserver(kernel.observe, lambda: self._driving)
+        self._hosts[command.host] = _LocalHost(parent, kernel, command.actors, observer)
         if parent is not None:
             self._hosts[parent].children.append(command.host)
         self._has_mail(command.host)

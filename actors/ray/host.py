@@ -45,10 +45,12 @@ from headrace.engine.errors import InternalError
 from headrace.engine.kernel.link import BARE, Frame, LinkTiming
 from headrace.engine.kernel.machine import CancelOffload, Offload, OffloadCompleted, SpawnHost
 from headrace.engine.protocol.messages import RequestFailed
+from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR
 from headrace.state.reading.program_pickles import load_program
 
 from ..hosts.host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
 from ..hosts.host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us, thread_processor_us
+from ..hosts.observer import HostObserver, LoopThread
 from ..hosts.offloads import OffloadPools
 from ..hosts.wire import decode, encode
 
@@ -287,6 +289,9 @@ class _Process:
     def __init__(self, spec: HostSpec) -> None:
         self._spec = spec
         self._kernel = HostKernel(spec.host, self, TIMING)
+        # The loop's thread; None before it runs.
+        self._thread: LoopThread | None = None
+        self.observer = HostObserver(self._kernel.observe, lambda: self._thread)
         self.clock = SteadyClock()
         self._arrival = threading.Condition()
         # What the loop is to do, from other threads; and whether it sleeps, or is about to.
@@ -309,6 +314,7 @@ class _Process:
     def run(self) -> str:
         """Drive the kernel until the host ends; returns why."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._thread = LoopThread.this()
         kernel = self._kernel
         try:
             actors: tuple[tuple[str, MachineFactory], ...] = load_program(self._spec.actors)
@@ -517,6 +523,8 @@ class RayHost:
     def ask(self, actor: str, request: bytes, timeout_s: float) -> bytes | None:
         """Put a question to a machine; the pickled answer, or None if there was none in time."""
         question = load_program(request)
+        if actor == OBSERVER_ACTOR:
+            return cloudpickle.dumps(self._process.observer.answer(question))
         answers: list[Any] = []
         answered = threading.Event()
 

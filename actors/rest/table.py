@@ -10,6 +10,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 from .openapi import OpenApi
 from .resources import checkpoints, cluster, jobs, metrics, operations, vertices
 from .resources.routes import Handler, Parameter, Right, Route, RouteTable
+from .resources.sampling import FLAME_GRAPH_TYPES, Samplings
 
 __all__ = ["route_table"]
 
@@ -25,13 +26,16 @@ _VERTEX = f"{_JOB}/vertices/:vertexid"
 _CHECKPOINTS = f"{_JOB}/checkpoints"
 
 
-def route_table(settings: RestSettings, version: str, changes: operations.Operations) -> RouteTable:
+def route_table(
+    settings: RestSettings, version: str, changes: operations.Operations, samplings: Samplings
+) -> RouteTable:
     """Return all routes of a server.
 
     Args:
         settings: The server's.
         version: Of Headrace.
         changes: What it has begun.
+        samplings: What it finds out by looking.
     """
     description = OpenApi(version)
     read: list[tuple[str, Handler, str, tuple[Parameter, ...]]] = [
@@ -75,7 +79,16 @@ def route_table(settings: RestSettings, version: str, changes: operations.Operat
         (f"{_JOB}/savepoints/:triggerid", operations.savepoint_status, "How a savepoint, or a stop, stands.", ()),
         (f"{_JOB}/rescaling/:triggerid", changes.status, "How a rescale stands that this head has begun.", ()),
         (_VERTEX, vertices.vertex, "A vertex with its subtasks.", ()),
-        (f"{_VERTEX}/backpressure", vertices.backpressure, "How busy, idle and held up each subtask is.", ()),
+        (f"{_VERTEX}/backpressure", samplings.backpressure, "How busy, idle and held up each subtask is.", ()),
+        (
+            f"{_VERTEX}/flamegraph",
+            samplings.flame_graphs,
+            "The calls that subtasks were found in when they were looked at.",
+            (
+                Parameter("type", "what counts: all, or with or without the processor", choices=FLAME_GRAPH_TYPES),
+                Parameter("subtaskindex", "of one subtask; of all without it", "integer"),
+            ),
+        ),
         (f"{_VERTEX}/watermarks", vertices.watermarks, "The watermark that each subtask has given on last.", ()),
         (f"{_VERTEX}/subtasktimes", vertices.subtask_times, "When each subtask came into its states.", ()),
         (f"{_VERTEX}/taskmanagers", vertices.task_managers, "A vertex by the TaskManagers it is on.", ()),

@@ -17,12 +17,16 @@ from typing import Any
 from headrace.state.values.durations import parse_duration_ms
 
 from ..errors import ConfigurationError
+from .sampling_settings import SamplingSettings
 
 __all__ = ["RestSettings"]
 
 _PORTS = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.:_\[\]-]+")
+
+
+_SAMPLING = SamplingSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class RestSettings:
         answer_timeout_ms: ``rest.await-leader-timeout``: a cluster that takes longer to answer is unavailable.
         max_content_length: ``rest.server.max-content-length``: of a request, bytes.
         store_duration_ms: ``rest.async.store-duration``: so long the end of a rescale is remembered.
+        backpressure: ``web.backpressure.*``: how subtasks are looked at for credit.
+        flame_graph: ``rest.flamegraph.*``: how they are looked at for what they do.
     """
 
     bind_port: str = "8081-8180"
@@ -61,6 +67,8 @@ class RestSettings:
     answer_timeout_ms: int = 10_000
     max_content_length: int = 1 << 20
     store_duration_ms: int = 300_000
+    backpressure: SamplingSettings = _SAMPLING
+    flame_graph: SamplingSettings = _SAMPLING
 
     def __post_init__(self) -> None:
         low, high = self.ports
@@ -116,23 +124,28 @@ class RestSettings:
 
         Understood are ``rest.port``, ``rest.bind-port``, ``rest.address``, ``rest.bind-address``,
         ``rest.await-leader-timeout``, ``rest.server.max-content-length``, ``rest.async.store-duration``,
-        ``web.refresh-interval`` and, not of Flink, ``rest.allowed-hosts`` and ``rest.allowed-origins`` (separated by
-        commas), ``rest.view-ttl``, ``rest.plain-http-allowed``, ``security.ssl.rest.certificate`` and
-        ``security.ssl.rest.key``.
+        ``web.refresh-interval``, ``web.backpressure.*``, ``rest.flamegraph.*`` and, not of Flink,
+        ``rest.allowed-hosts`` and ``rest.allowed-origins`` (separated by commas), ``rest.view-ttl``,
+        ``rest.plain-http-allowed``, ``security.ssl.rest.certificate`` and ``security.ssl.rest.key``.
 
         Raises:
             ConfigurationError: If a value is illegal, or a key that begins with ``rest.`` is not known.
         """
         options: dict[str, Any] = {}
+        samplings: dict[str, dict[str, Any]] = {"backpressure": {}, "flame_graph": {}}
         if "rest.port" in configuration:
             options["bind_port"] = configuration["rest.port"]
         for key, value in configuration.items():
             if key in _KEYS:
                 name, read = _KEYS[key]
                 options[name] = read(value)
+            elif key in _SAMPLING_KEYS:
+                which, name, read = _SAMPLING_KEYS[key]
+                samplings[which][name] = read(value)
             elif key.startswith("rest.") and key != "rest.port":
                 message = f"no option is called {key}"
-                raise ConfigurationError(message, hint=f"there are {', '.join(sorted(_KEYS))}")
+                raise ConfigurationError(message, hint=f"there are {', '.join(sorted([*_KEYS, *_SAMPLING_KEYS]))}")
+        options |= {which: SamplingSettings(**given) for which, given in samplings.items()}
         return cls(**options)
 
 
@@ -154,18 +167,36 @@ def _truth(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _duration_ms(text: str) -> int:
+    """A duration; a number alone is milliseconds, as in Flink."""
+    return parse_duration_ms(int(text) if text.isdecimal() else text)
+
+
 _KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "rest.bind-port": ("bind_port", str),
     "rest.bind-address": ("bind_address", str),
     "rest.address": ("address", str),
     "rest.allowed-hosts": ("allowed_hosts", _names),
     "rest.allowed-origins": ("allowed_origins", _names),
-    "rest.await-leader-timeout": ("answer_timeout_ms", parse_duration_ms),
-    "rest.async.store-duration": ("store_duration_ms", parse_duration_ms),
+    "rest.await-leader-timeout": ("answer_timeout_ms", _duration_ms),
+    "rest.async.store-duration": ("store_duration_ms", _duration_ms),
     "rest.server.max-content-length": ("max_content_length", _whole_number),
-    "rest.view-ttl": ("view_ttl_ms", parse_duration_ms),
+    "rest.view-ttl": ("view_ttl_ms", _duration_ms),
     "rest.plain-http-allowed": ("allows_plain_http", _truth),
     "security.ssl.rest.certificate": ("certificate_file", str),
     "security.ssl.rest.key": ("key_file", str),
-    "web.refresh-interval": ("refresh_interval_ms", parse_duration_ms),
+    "web.refresh-interval": ("refresh_interval_ms", _duration_ms),
+}
+
+_SAMPLING_KEYS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    "web.backpressure.num-samples": ("backpressure", "num_samples", _whole_number),
+    "web.backpressure.delay-between-samples": ("backpressure", "delay_ms", _duration_ms),
+    "web.backpressure.refresh-interval": ("backpressure", "refresh_interval_ms", _duration_ms),
+    "web.backpressure.cleanup-interval": ("backpressure", "cleanup_interval_ms", _duration_ms),
+    "rest.flamegraph.enabled": ("flame_graph", "is_enabled", _truth),
+    "rest.flamegraph.num-samples": ("flame_graph", "num_samples", _whole_number),
+    "rest.flamegraph.delay-between-samples": ("flame_graph", "delay_ms", _duration_ms),
+    "rest.flamegraph.refresh-interval": ("flame_graph", "refresh_interval_ms", _duration_ms),
+    "rest.flamegraph.cleanup-interval": ("flame_graph", "cleanup_interval_ms", _duration_ms),
+    "rest.flamegraph.stack-depth": ("flame_graph", "stack_depth", _whole_number),
 }

@@ -228,6 +228,8 @@ class TaskMetrics:
             if link.accumulators
         }
         self._note_processor_time()
+        # A wait that goes on counts so far: there is no step that would end it.
+        self.account(self._now_ms(), is_backpressured=self._backpressured_since_ms is not None)
         operators: dict[OperatorId, dict[str, MetricValue]] = {
             OperatorId(link.uid): link.call(link.metrics.statistics) for link in self._links
         }

@@ -37,6 +37,7 @@ from ..kernel.machine import (
 )
 from ..protocol.checkpoint_messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from ..protocol.messages import FailTask, RequestFailed
+from ..protocol.observation_messages import ObservedTask
 from ..protocol.query_messages import QueryState
 from ..protocol.states import TaskState
 from ..protocol.task_messages import (
@@ -90,6 +91,8 @@ class SlotMachine:
         self.processor_us: Callable[[], int] | None = None
         # What the current step is doing; read by the host's ping from another thread.
         self.doing = ""
+        # Whose step it is; read by the host's observer from another thread.
+        self._stepping: ExecutionAttemptId | None = None
         # Live tasks by attempt.
         self._tasks: dict[ExecutionAttemptId, Task] = {}
         self.memory = ManagedMemory(managed_memory_bytes)
@@ -157,6 +160,17 @@ class SlotMachine:
         """The live tasks; for test harnesses."""
         return list(self._tasks.values())
 
+    def observe(self) -> list[ObservedTask]:
+        """Say how each task is at this moment. Changes nothing, and may be called from another thread, during a step,
+        too.
+        """
+        stepping = self._stepping
+        return [
+            # Within a step full output is nothing to wait for yet: it is sent behind it.
+            ObservedTask(attempt, attempt != stepping and task.is_backpressured, attempt == stepping)
+            for attempt, task in list(self._tasks.items())
+        ]
+
     def close(self) -> None:
         """Let go of everything, as the host ends in order."""
         for task in self._tasks.values():
@@ -187,8 +201,10 @@ class SlotMachine:
 
     def _run(self, task: Task, now_ms: int) -> None:
         self.doing = f"{task.name} (subtask {task.attempt.subtask})"
+        self._stepping = task.attempt
         with self._guarded(task):
             task.step(now_ms)
+        self._stepping = None
         self.doing = ""
         task.metrics.busy_ms += self.clock() - now_ms
 

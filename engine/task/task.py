@@ -330,6 +330,11 @@ class Task:
         return self._chain.keyed_state(operator)
 
     # ------------------------------------------------------------------------------------------------------------ steps
+    @property
+    def is_backpressured(self) -> bool:
+        """Whether it runs and has output that waits for credit."""
+        return self.state is TaskState.RUNNING and self._outputs.is_full
+
     def is_runnable(self, now_ms: int) -> bool:
         """Return whether `step` would do something now."""
         due_ms = self.next_step_ms()

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from headrace.engine.errors import ClusterUnavailableError, JobError
+from headrace.engine.kernel.machine import Address
 from headrace.engine.protocol.details import CheckpointView, JobDetails
 from headrace.engine.protocol.messages import (
     FetchJobDetails,
@@ -51,6 +52,10 @@ class AsksCluster(Protocol):
 
     def ask_job(self, job_id: JobId, request: Any, timeout_ms: int = ...) -> Any:
         """Ask a job's JobManager, or the archive once it is gone."""
+        ...
+
+    def ask_machine(self, address: Address, request: Any, timeout_ms: int) -> Any:
+        """Ask one machine, wherever it is now: once."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""Vertices and their subtasks: where they run, how they are, backpressure, watermarks.
+"""Vertices and their subtasks: where they run, how they are, watermarks.
 
-Source: Flink's ``JobVertexDetailsHandler``, ``JobVertexBackPressureHandler``, ``JobVertexWatermarksHandler``,
+Source: Flink's ``JobVertexDetailsHandler``, ``JobVertexWatermarksHandler``,
 ``SubtasksTimesHandler``, ``JobVertexTaskManagersHandler``.
 """
 
@@ -13,10 +13,9 @@ from headrace.engine.protocol.views import VertexView
 
 from .jobs import now_ms, vertex_pairs
 from .routes import RestError, RestRequest
-from .tasks import flink_state, io_metrics, level_of, state_counts, state_of_all, times_of
+from .tasks import flink_state, io_metrics, state_counts, state_of_all, times_of
 
 __all__ = [
-    "backpressure",
     "find_subtask",
     "find_vertex",
     "subtask",
@@ -154,32 +153,6 @@ def _on_task_manager(name: str, ones: list[SubtaskView], now: int) -> dict[str, 
         "duration": -1 if start_ms < 0 else max((now if end_ms < 0 else end_ms) - start_ms, 0),
         "metrics": io_metrics(ones),
         "status-counts": state_counts(one.state for one in ones),
-    }
-
-
-def backpressure(request: RestRequest) -> Any:
-    """How much of its time each subtask waits for those behind it, is idle, is busy.
-
-    Measured all the time, and told of the last report interval of each subtask.
-    """
-    view, more = _found(request)
-    worst = max((one.backpressured for one in more.subtasks), default=0.0)
-    return {
-        "status": "ok" if all(one.numbers for one in more.subtasks) else "deprecated",
-        "backpressureLevel": level_of(worst),
-        "end-timestamp": now_ms(),
-        "id": view.vertex_id,
-        "subtasks": [
-            {
-                "subtask": one.subtask,
-                "attempt-number": one.attempt,
-                "backpressureLevel": level_of(one.backpressured),
-                "ratio": one.backpressured,
-                "idleRatio": one.idle,
-                "busyRatio": one.busy,
-            }
-            for one in more.subtasks
-        ],
     }
 
 

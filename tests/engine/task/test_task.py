@@ -472,6 +472,9 @@ def test_without_credit_nothing_is_taken_and_no_time_is_wished_for(drive):
     assert driver.out == [0, 0]
     assert not driver.task.is_runnable(driver.now_ms)
     assert driver.task.next_step_ms() is None
+    driver.now_ms = 50
+    driver.task.report_metrics()  # a wait that goes on counts so far
+    assert driver.task.metrics.backpressured_ms == 50
     driver.now_ms = 70
     driver.grant(10)
     driver.run()

@@ -211,3 +211,27 @@ def test_a_repeated_submission_tells_the_state_again():
     driver.deploy("a", Swallows())
     driver.submit("a", Swallows())
     assert [state for _, state in driver.states] == ["INITIALIZING", "READY", "RUNNING", "RUNNING"]
+
+
+def test_a_slot_says_whose_step_it_is_in(monkeypatch):
+    driver = Driver()
+    assert driver.slot.observe() == []
+    for name in ("a", "b"):
+        driver.deploy(name, Swallows())
+        driver.send(name, 1)
+    seen = []
+    original = Task.step
+
+    def step(self, now_ms):
+        original(self, now_ms)
+        seen.append((self.attempt, driver.slot.observe()))
+
+    monkeypatch.setattr(Task, "step", step)
+    while driver.step().runnable:
+        pass
+    assert [attempt for attempt, _ in seen] == [attempt_of("a"), attempt_of("b")]
+    for attempt, tasks in seen:
+        assert [task.attempt for task in tasks if task.is_stepping] == [attempt]
+    assert not any(task.is_stepping or task.is_backpressured for task in driver.slot.observe())
+    driver.give(CancelTask(attempt_of("a"), JOB_MANAGER))
+    assert [task.attempt for task in driver.slot.observe()] == [attempt_of("b")]
