@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from query_generator import QueryGenerator, random_rows
+from query_generator import QueryGenerator, random_rows, random_settings
 from query_kit import by_duckdb, in_batch_mode, in_streaming_mode, tables_of
 
 from headrace.engine.errors import HeadraceError
@@ -31,7 +31,11 @@ def mismatches(seed: Any, modes: tuple[str, ...] = ("batch", "streaming")) -> It
     """Yield query, mode, answer and what DuckDB answers, where they differ."""
     tables, query = tables_of(*random_rows(seed)), QueryGenerator(seed).query()
     expected = by_duckdb(query, tables)
-    runs = {"batch": lambda: in_batch_mode(query, tables), "streaming": lambda: in_streaming_mode(query, tables)}
+    settings = random_settings(seed)
+    runs = {
+        "batch": lambda: in_batch_mode(query, tables),
+        "streaming": lambda: in_streaming_mode(query, tables, settings=settings),
+    }
     for mode in modes:
         found = answered(runs[mode])
         if found != expected:

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Generated", "QueryGenerator", "random_rows"]
+__all__ = ["Generated", "QueryGenerator", "random_rows", "random_settings"]
 
 NUMBER, TEXT = "number", "text"
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
@@ -47,6 +47,17 @@ def random_rows(seed: Any) -> tuple[list[Any], list[Any]]:
 
     left = [(number(), number(), text()) for _ in range(draw.randint(1, 20))]
     return left, [(number(), number()) for _ in range(draw.randint(1, 12))]
+
+
+def random_settings(seed: Any) -> dict[str, str]:
+    """Settings that must not change what a query over streams comes to."""
+    draw = random.Random(f"settings {seed}")
+    settings = {"table.optimizer.agg-phase-strategy": draw.choice(("AUTO", "TWO_PHASE", "TWO_PHASE", "ONE_PHASE"))}
+    if draw.random() < 0.5:
+        own = "table.exec.mini-batch"
+        settings |= {f"{own}.enabled": "true", f"{own}.allow-latency": draw.choice(("1 ms", "40 ms", "1 min"))}
+        settings |= {f"{own}.size": draw.choice(("1", "5", "1000"))}
+    return settings
 
 
 class QueryGenerator:

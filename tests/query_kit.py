@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import duckdb
@@ -78,9 +79,13 @@ def in_batch_mode(query: str, tables: dict[str, pa.Table], parallelism: int = 3)
         return multiset(env.execute_sql(query).to_arrow())
 
 
-def in_streaming_mode(query: str, tables: dict[str, pa.Table], rows: int = 3, seed: int = 0) -> Counter[Any]:
+def in_streaming_mode(
+    query: str, tables: dict[str, pa.Table], rows: int = 3, seed: int = 0, settings: Mapping[str, str] | None = None
+) -> Counter[Any]:
     """What the changes of a stream come to, on the simulator."""
     with in_small_batches(TableEnvironment.create(parallelism=3, actor_system="sim", seed=seed), tables, rows) as env:
+        for key, value in (settings or {}).items():
+            env.execute_sql(f"SET '{key}' = '{value}'")
         return multiset(env.execute_sql(query).to_arrow())
 
 

@@ -53,6 +53,7 @@ ROOMS = (
     "engine/plan",
     "engine/partitions",
     "engine/optimizer",
+    "engine/optimizer/tuning",
     "actors/hosts",
     "actors/local",
     "actors/sim",

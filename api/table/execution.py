@@ -23,6 +23,8 @@ from headrace.engine.optimizer.optimizer import optimize
 from headrace.engine.optimizer.stored_plan import StoredPlan
 from headrace.engine.optimizer.stream_traits import takes_back
 from headrace.engine.optimizer.tables import as_data_sets, as_streams
+from headrace.engine.optimizer.tuning.choices import Phases, Tuning
+from headrace.engine.optimizer.tuning.rules import as_tuned
 from headrace.engine.optimizer.upgrade import SinkOfPlan
 from headrace.engine.optimizer.upsert_keys import upsert_keys
 from headrace.engine.partitions.wire import ordered
@@ -131,8 +133,16 @@ class Execution:
         """
         shares = self.settings.value("table.optimizer.reuse-sub-plan-enabled", default=True)
         if self.mode == "streaming":
-            return optimize(roots, rules=as_streams(self.new_id, shares=shares))
+            rules = (*as_streams(self.new_id, shares=shares), *as_tuned(self.new_id, self._tuning()))
+            return optimize(roots, rules=rules)
         return optimize(roots, rules=as_data_sets(self.new_id, self._source, _now_ms, shares=shares))
+
+    def _tuning(self) -> Tuning:
+        return Tuning(
+            Phases(self.settings.value("table.optimizer.agg-phase-strategy", Phases.AUTO.value)),
+            int(self.settings.value("parallelism.default", self.streams().get_parallelism())),
+            self.settings.mini_batches,
+        )
 
     def explained(self, roots: tuple[Node, ...]) -> str:
         """Return plans, as they are written and as they are run, for people."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, HeadraceError, nearest
 from headrace.engine.kernel.config import CheckpointingMode
+from headrace.engine.optimizer.tuning.choices import MiniBatches
 from headrace.state.values.durations import parse_duration_ms
 
 from ..sql.parsing.errors import SqlError
@@ -191,12 +192,16 @@ _SETTINGS = (
     _Setting("restart-strategy.exponential-delay.reset-backoff-threshold", _milliseconds(1)),
     _Setting("restart-strategy.exponential-delay.jitter-factor", _real(0)),
     _Setting("table.local-time-zone", _time_zone),
+    _Setting("table.exec.mini-batch.enabled", _flag),
+    _Setting("table.exec.mini-batch.allow-latency", _milliseconds(1)),
+    _Setting("table.exec.mini-batch.size", _number(1)),
     _Setting("table.dml-sync", _flag),
     _Setting("table.exec.source.idle-timeout", _milliseconds(0)),
     _Setting("table.exec.async-lookup.buffer-capacity", _number(1)),
     _Setting("table.exec.async-lookup.output-mode", _word("ordered", "allow_unordered")),
     _Setting("table.exec.async-lookup.timeout", _milliseconds(1)),
     _Setting("table.optimizer.reuse-sub-plan-enabled", _flag),
+    _Setting("table.optimizer.agg-phase-strategy", _word("auto", "two_phase", "one_phase")),
     _Setting("sql-client.execution.result-mode", _word("table", "changelog", "tableau")),
     _Setting("sql-client.execution.max-table-result.rows", _number(1)),
     _Setting("sql-client.display.max-column-width", _number(1)),
@@ -257,6 +262,23 @@ class Settings:
         named: frozenset[str] = self.value("table.upgrade.accept", frozenset())
         is_left = self.value("execution.state-recovery.ignore-unclaimed-state", default=False)
         return named | {"lost"} if is_left else named
+
+    @property
+    def mini_batches(self) -> MiniBatches | None:
+        """How rows wait in front of operators; None if they do not.
+
+        Raises:
+            SqlError: If only a part of it was said.
+        """
+        own = "table.exec.mini-batch"
+        if not self.value(f"{own}.enabled", default=False):
+            return None
+        latency_ms, size = self.value(f"{own}.allow-latency"), self.value(f"{own}.size")
+        for name, value, example in (("allow-latency", latency_ms, "2 s"), ("size", size, "5000")):
+            if value is None:
+                message = f"{own}.enabled is true, and {own}.{name} was not said"
+                raise SqlError(message, hint=f"SET '{own}.{name}' = '{example}'")
+        return MiniBatches(latency_ms, size)
 
     def as_table(self) -> pa.Table:
         """Return what was said, in the order of the keys."""

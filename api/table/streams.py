@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.join import ChangelogJoin
+from headrace.engine.changelog.local_aggregate import LocalGroupAggregate
 from headrace.engine.changelog.one_row import OneRow
 from headrace.engine.changelog.over import ChangingOver
 from headrace.engine.changelog.rank import Rank
@@ -33,6 +34,7 @@ from headrace.engine.operators.columnar import FilterColumns as FilterOperator
 from headrace.engine.operators.columnar import SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.expanding import ExpandRows
+from headrace.engine.operators.mini_batch import MiniBatch
 from headrace.engine.optimizer.stream_traits import (
     event_times,
     has_event_time,
@@ -58,6 +60,7 @@ from headrace.engine.plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    LocalAggregation,
     LookupJoin,
     LookupWay,
     ProcessingTime,
@@ -112,6 +115,7 @@ class Streams:
         self._settings = settings
         # After so long without a row a part of the input holds no other back; 0 for never.
         self._idle_timeout_ms: int = settings.value("table.exec.source.idle-timeout", 0)
+        self._mini_batches = settings.mini_batches
         self._upgrade = upgrade
         self._token = token
         self._made: dict[int, DataStream] = {}
@@ -160,13 +164,15 @@ class Streams:
         planned = self._planned(node)
         return names if planned is None or planned.keeps is None else planned.keeps.keys[side]
 
-    def _with_names(self, node: Node, operator: Any) -> Any:
-        """The operator, which keeps its state under the names of the plan."""
+    def _prepared(self, node: Node, operator: Any) -> Any:
+        """The operator, which keeps its state under the names of the plan, and in front of which rows may wait."""
         planned = self._planned(node)
         if planned is not None and planned.keeps is not None:
             operator.stored = planned.keeps.stored_names(planned.names)
             if planned.replays:
                 operator.replays = self._token
+        if self._mini_batches is not None and self._mini_batches.wait_for(node):
+            return MiniBatch(operator, self._mini_batches.latency_ms, self._mini_batches.size)
         return operator
 
     def _in_order(self, node: Node, stream: DataStream) -> DataStream:
@@ -259,6 +265,13 @@ class Streams:
         keys = () if node.key is None else node.key.names or ()
         return self._grouped(node, keys, dict(node.aggregates))
 
+    def local_aggregation(self, node: LocalAggregation) -> DataStream:
+        assert node.schema is not None
+        operator = LocalGroupAggregate(
+            node.keys, node.aggregates, input_schema=node.schema, takes_back=takes_back(node), adapts=node.adapts
+        )
+        return behind(self._input(node), operator, node.name, node.schema).name(node.name[:_MOST_OF_A_NAME])
+
     def distinct(self, node: Distinct) -> DataStream:
         assert node.schema is not None
         return self._grouped(node, tuple(node.schema.names), {})
@@ -303,7 +316,7 @@ class Streams:
 
     def _keyed(self, node: Node, operator: Any, stream: DataStream, keys: tuple[str, ...]) -> DataStream:
         columns = operator.output_schema()
-        operator = self._with_names(node, operator)
+        operator = self._prepared(node, operator)
         if keys:
             return self._columnar(node, operator, stream.key_by(*keys), columns)
         made = self._columnar(node, operator, stream, columns)
@@ -369,7 +382,7 @@ class Streams:
         lookup, cache = connector.lookup(below, table.schema), connector.lookup_cache
         operator: Any = LookupJoinOfTables(lookup, terms, cache)
         if node.way is not None:
-            operator = self._with_names(node, self._asynchronous(node.way, lookup, terms, cache))
+            operator = self._prepared(node, self._asynchronous(node.way, lookup, terms, cache))
         return self._columnar(node, operator, self._input(node))
 
     def _asynchronous(self, way: LookupWay, lookup: Any, terms: LookupTerms, cache: Any) -> AsyncLookupJoinOfTables:
@@ -401,7 +414,7 @@ class Streams:
         return self._keys(node, 0, node.left_key.names or ()), self._keys(node, 1, node.right_key.names or ())
 
     def _joined(self, node: ProjectedJoin, operator: Any) -> DataStream:
-        operator = self._with_names(node, operator)
+        operator = self._prepared(node, operator)
         keys = self._keys_of_join(node)
         left, right = self._input(node, 0).key_by(*keys[0]), self._input(node, 1).key_by(*keys[1])
         made = left.transform("join", operator, None, node.name, others=[right], known_columns=node.schema)
@@ -576,6 +589,7 @@ _LOWERINGS: dict[type, Callable[[Streams, Any], DataStream]] = {
     Expand: Streams.expand,
     Union: Streams.union,
     Sort: Streams.sort,
+    LocalAggregation: Streams.local_aggregation,
     Aggregation: Streams.aggregation,
     Distinct: Streams.distinct,
     TopN: Streams.top,

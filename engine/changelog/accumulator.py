@@ -1,5 +1,8 @@
 """What one aggregate keeps of all groups of a stream of changes: the contract, and the records that it is given.
 
+A batch can be *folded* to what it comes to, a row for each group, which is *merged* somewhere else: of aggregates that
+`headrace.engine.changelog.local_aggregate.why_in_one_phase` lets through.
+
 Source: Flink's ``AggsHandleFunction``.
 """
 
@@ -39,6 +42,10 @@ class Touched:
     def all_signs(self) -> Integers:
         return np.ones(len(self.local), np.int64) if self.signs is None else self.signs
 
+    def once_each(self) -> Touched:
+        """The same groups, with one record for each of them."""
+        return Touched(self.groups, np.arange(len(self.groups)), None)
+
 
 class Accumulator(ABC):
     """One aggregate of all groups."""
@@ -46,9 +53,27 @@ class Accumulator(ABC):
     fields: list[pa.Field]
     """The columns that it keeps in the log of groups; their names are those of parts."""
 
-    @abstractmethod
+    @property
+    def parts(self) -> list[pa.Field]:
+        """The columns that a batch is folded to."""
+        return self.fields
+
     def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
         """Add records, and take others away."""
+        self.merge(self.fold(batch, touched), touched.once_each())
+
+    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
+        """What records alone come to, by ``parts``: a row for each group. Nothing that is kept is read or changed."""
+        raise NotImplementedError
+
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
+        """Add what batches came to.
+
+        Args:
+            parts: By ``parts``.
+            touched: Whose its rows are; a group may have several.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def results(self, groups: Integers) -> pa.Array:

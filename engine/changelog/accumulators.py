@@ -87,15 +87,18 @@ class _Count(_OfNumbers):
     def __init__(self, aggregate: Aggregate) -> None:
         super().__init__(aggregate, count=np.int64)
 
-    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
         values, local, signs = self._lifted(batch), touched.local, touched.signs
         valid = None if values is None else validity(values)
         if valid is not None:
             local = local[valid]
             signs = None if signs is None else signs[valid]
-        net = np.bincount(local, signs, len(touched.groups)).astype(np.int64)
+        return [pa.array(np.bincount(local, signs, len(touched.groups)).astype(np.int64))]
+
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
         (count,) = self._numbers.of(touched.groups)
-        self._numbers.put(touched.groups, [count + net])
+        np.add.at(count, touched.local, parts[0].to_numpy())
+        self._numbers.put(touched.groups, [count])
 
     def completed(self, state: Sequence[pa.Array], records: pa.Array) -> list[pa.Array]:
         return [state[0].fill_null(0) if counts_values(self._aggregate) else records]
@@ -108,16 +111,39 @@ class _SumOfIntegers(_OfNumbers):
     def __init__(self, aggregate: Aggregate) -> None:
         super().__init__(aggregate, sum=np.int64, count=np.int64)
 
+    @property
+    def parts(self) -> list[pa.Field]:
+        return [*self.fields, pa.field("high", pa.int64())]
+
     def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
-        array = self._lifted(batch)
-        assert array is not None
-        numbers, present = _whole_numbers(array), _present(array)
         sums, counts = self._numbers.of(touched.groups)
         highs = sums >> 63
-        kernels.add_integers(touched.local, numbers, present, touched.all_signs, sums, highs, counts)
+        self._add_to(batch, touched, sums, highs, counts)
+        self._keep(touched.groups, sums, highs, counts)
+
+    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
+        sums, highs, counts = np.zeros((3, len(touched.groups)), np.int64)
+        self._add_to(batch, touched, sums, highs, counts)
+        return [pa.array(sums), pa.array(counts), pa.array(highs)]
+
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
+        sums, counts = self._numbers.of(touched.groups)
+        highs = sums >> 63
+        lows, nets, uppers = (part.to_numpy() for part in parts)
+        kernels.add_wide_integers(touched.local, lows, uppers, sums, highs)
+        np.add.at(counts, touched.local, nets)
+        self._keep(touched.groups, sums, highs, counts)
+
+    def _add_to(self, batch: pa.RecordBatch, touched: Touched, *held: Integers) -> None:
+        """Add records to the sums of groups, in 128 bits, and to their counts."""
+        array = self._lifted(batch)
+        assert array is not None
+        kernels.add_integers(touched.local, _whole_numbers(array), _present(array), touched.all_signs, *held)
+
+    def _keep(self, groups: Integers, sums: Integers, highs: Integers, counts: Integers) -> None:
         if (highs != sums >> 63).any():
             refuse_sum_of_integers()
-        self._numbers.put(touched.groups, [sums, counts])
+        self._numbers.put(groups, [sums, counts])
 
     def results(self, groups: Integers) -> pa.Array:
         sums, counts = self._numbers.of(groups)
@@ -133,13 +159,30 @@ class _SumOfFloats(_OfNumbers):
         self._is_average = is_average
 
     def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        held = self._numbers.of(touched.groups)
+        self._add_to(batch, touched, held)
+        self._keep(touched.groups, held)
+
+    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
+        own = [np.zeros(len(touched.groups), field.type.to_pandas_dtype()) for field in self.fields]
+        self._add_to(batch, touched, own)
+        return [pa.array(numbers) for numbers in own]
+
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
+        held = self._numbers.of(touched.groups)
+        for numbers, part in zip(held, parts, strict=True):
+            np.add.at(numbers, touched.local, part.to_numpy())
+        self._keep(touched.groups, held)
+
+    def _add_to(self, batch: pa.RecordBatch, touched: Touched, held: Sequence[npt.NDArray[Any]]) -> None:
         array = self._lifted(batch)
         assert array is not None
         numbers = array.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
-        held = self._numbers.of(touched.groups)
         kernels.add_floats(touched.local, numbers, _present(array), touched.all_signs, *held)
+
+    def _keep(self, groups: Integers, held: Sequence[npt.NDArray[Any]]) -> None:
         held[0][held[-1] == 0] = 0.0  # nothing is left, nor of what was rounded
-        self._numbers.put(touched.groups, held)
+        self._numbers.put(groups, held)
 
     def results(self, groups: Integers) -> pa.Array:
         sums, nans, positives, negatives, counts = self._numbers.of(groups)
@@ -160,21 +203,26 @@ class _SumOfDecimals(Accumulator):
         self._counts = _Numbers(count=np.int64)
         self.fields = [pa.field("sum", self._wide), *self._counts.fields]
 
-    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
         import pyarrow.compute as pc
 
         lifted = self._aggregate.lift(batch, 0)[0]
         assert lifted is not None
-        values, groups = lifted.cast(self._wide), touched.groups
+        values, num = lifted.cast(self._wide), len(touched.groups)
         if touched.signs is not None:
             values = pc.if_else(pa.array(touched.signs > 0), values, pc.negate(values)).cast(self._wide)
-        summed = pa.concat_arrays([self._held(groups), values])
+        valid = _present(lifted).view(np.bool_)
+        net = np.bincount(touched.local[valid], touched.all_signs[valid], num).astype(np.int64)
+        return [Groups(touched.local, num).reduce("wide_sum", values).fill_null(0), pa.array(net)]
+
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
+        groups = touched.groups
+        summed = pa.concat_arrays([self._held(groups), parts[0]])
         codes = np.concatenate([np.arange(len(groups)), touched.local])
         self._sums.put(groups, Groups(codes, len(groups)).reduce("wide_sum", summed))
-        valid = _present(lifted).view(np.bool_)
-        net = np.bincount(touched.local[valid], touched.all_signs[valid], len(groups)).astype(np.int64)
         (counts,) = self._counts.of(groups)
-        self._counts.put(groups, [counts + net])
+        np.add.at(counts, touched.local, parts[1].to_numpy())
+        self._counts.put(groups, [counts])
 
     @property
     def nbytes(self) -> int:
@@ -207,6 +255,9 @@ class _OfValues(Accumulator):
     def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
         pass  # values are counted once for all who read them
 
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
+        pass
+
     @property
     def nbytes(self) -> int:
         return 0  # the counts are tables of their own
@@ -231,7 +282,14 @@ class _OfDistinct(Accumulator):
         self._schema = pa.schema([pa.field(VALUE, aggregate.kind)])
         self.fields = inner.fields
 
+    @property
+    def parts(self) -> list[pa.Field]:
+        return []  # its values are folded, once for all who read them
+
     def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        self.merge([], touched)
+
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
         codes, values, signs = self._values.changes(self._number)
         # A null for each group, which is passed over: those without values have a result, too.
         kind, num = self._schema.field(0).type, len(touched.groups)
@@ -284,6 +342,20 @@ class _OfFunction(Accumulator):
         self._aggregate.fold(accumulators, touched.local, rows, touched.signs)
         self.put(touched.groups, [self._aggregate.encoded(accumulators)])
 
+    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
+        rows = self._aggregate.lift(batch, 0)[0]
+        assert rows is not None
+        accumulators = self._aggregate.created(len(touched.groups))
+        self._aggregate.fold(accumulators, touched.local, rows, touched.signs)
+        return [self._aggregate.encoded(accumulators)]
+
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
+        (held,) = self.state(touched.groups)
+        there = np.flatnonzero(np.asarray(held.is_valid()))
+        both = pa.concat_arrays([held.take(pa.array(there)), parts[0].cast(held.type)])
+        several = Groups(np.concatenate([there, touched.local]), len(touched.groups))
+        self.put(touched.groups, [self._aggregate.merged(several, both)])
+
     def results(self, groups: Integers) -> pa.Array:
         return self._aggregate.results_of(self._of(groups))
 
@@ -321,17 +393,20 @@ class _OfParts(Accumulator):
         self._parts: list[StoredColumn] = [stored_column(part.type) for part in parts]
         self._is_held = np.zeros(0, np.bool_)
 
-    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
-        groups = touched.groups
-        made = self._columns.from_records(Groups(touched.local, len(groups)), batch, self._next_order())
+    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
+        groups = Groups(touched.local, len(touched.groups))
+        made = self._columns.from_records(groups, batch, self._next_order())
+        return [part.cast(field.type) for part, field in zip(made, self._schema, strict=True)]
+
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
+        groups, made = touched.groups, list(parts)
         self._is_held = grown(self._is_held, int(groups.max()) + 1, False)
         held = np.flatnonzero(self._is_held[groups])
-        if len(held):
+        if len(held) or not np.array_equal(touched.local, np.arange(len(groups))):
             both = [
-                pa.concat_arrays([part.take(groups[held]), new.cast(part.type)])
-                for part, new in zip(self._parts, made, strict=True)
+                pa.concat_arrays([part.take(groups[held]), new]) for part, new in zip(self._parts, made, strict=True)
             ]
-            codes = np.concatenate([held, np.arange(len(groups))])
+            codes = np.concatenate([held, touched.local])
             made = self._columns.merge(
                 Groups(codes, len(groups)), pa.RecordBatch.from_arrays(both, schema=self._schema)
             )

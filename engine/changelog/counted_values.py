@@ -12,19 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
 from ..columns.conditions import where_true
 from ..columns.expressions import Expression
+from ..columns.kernels import compute
 from ..functions.aggregates.contract import Aggregate
-from ..tables.columns import Integers, Truths
+from ..tables.columns import Integers, Truths, plain, validity
 from ..tables.key_index import KeyIndex
 from ..tables.value_counts import Filter, ValueCounts
+from .accumulator import Touched
 from .value_arguments import EXTREMES, filtered_argument, is_of_values, name_of_counts, name_of_values
 
-__all__ = ["CountedValues"]
+__all__ = ["AskedValues", "CountedValues"]
 
 _Structure = tuple[object, ...]
 
@@ -37,7 +40,59 @@ class _Counted:
     filters: dict[_Structure, tuple[Expression | None, set[str]]] = field(default_factory=dict)
 
 
-class CountedValues:
+class AskedValues:
+    """Which values aggregates ask for, and what a batch has of them.
+
+    Args:
+        aggregates: Those of the query.
+        takes_back: Whether records are taken back: then extremes are made of counts, too.
+        schema: Of the records.
+    """
+
+    def __init__(self, aggregates: Mapping[str, Aggregate], schema: pa.Schema, *, takes_back: bool) -> None:
+        self._schema = schema
+        self._counted: dict[_Structure, _Counted] = {}
+        for aggregate in aggregates.values():
+            if is_of_values(aggregate, takes_back=takes_back):
+                self._ask(aggregate, {aggregate.name} if aggregate.name in EXTREMES else set())
+
+    def _ask(self, aggregate: Aggregate, extremes: set[str]) -> None:
+        argument, condition = filtered_argument(aggregate, self._schema)
+        counted = self._counted.setdefault(argument.structure, _Counted(argument))
+        counted.filters.setdefault(_structure(condition), (condition, set()))[1].update(extremes)
+
+    def number_of(self, aggregate: Aggregate) -> tuple[_Structure, int]:
+        """Which argument an aggregate reads, and the number of its filter there."""
+        argument, condition = filtered_argument(aggregate, self._schema)
+        return argument.structure, list(self._counted[argument.structure].filters).index(_structure(condition))
+
+    @property
+    def parts(self) -> list[pa.Field]:
+        """The columns that a batch is folded to: for each argument a list of values, each with its counts."""
+        fields = []
+        for number, counted in enumerate(self._counted.values()):
+            counts = [pa.field(f"count{i}", pa.int64()) for i in range(len(counted.filters))]
+            pairs = pa.struct([pa.field("value", counted.argument.output_type(self._schema)), *counts])
+            fields.append(pa.field(f"$values{number}", pa.list_(pairs)))
+        return fields
+
+    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
+        """How often each value comes in a batch, less how often it is taken back, by ``parts``: a list for each group.
+
+        Values that come to nothing are left out.
+        """
+        return [
+            _folded(touched, counted.argument.evaluate(batch), self._chosen(counted, batch), part.type)
+            for counted, part in zip(self._counted.values(), self.parts, strict=True)
+        ]
+
+    @staticmethod
+    def _chosen(counted: _Counted, batch: pa.RecordBatch) -> list[Truths | None]:
+        """The rows that each filter lets through; None for all."""
+        return [None if one is None else where_true(one, batch) for one, _ in counted.filters.values()]
+
+
+class CountedValues(AskedValues):
     """The tables of values that aggregates read.
 
     Args:
@@ -59,11 +114,7 @@ class CountedValues:
         *,
         takes_back: bool,
     ) -> None:
-        self._schema = schema
-        self._counted: dict[_Structure, _Counted] = {}
-        for aggregate in aggregates.values():
-            if is_of_values(aggregate, takes_back=takes_back):
-                self._ask(aggregate, {aggregate.name} if aggregate.name in EXTREMES else set())
+        super().__init__(aggregates, schema, takes_back=takes_back)
         self._tables: dict[_Structure, ValueCounts] = {}
         for structure, counted in self._counted.items():
             filters = [
@@ -79,26 +130,27 @@ class CountedValues:
         """All tables."""
         return list(self._tables.values())
 
-    def _ask(self, aggregate: Aggregate, extremes: set[str]) -> None:
-        argument, condition = filtered_argument(aggregate, self._schema)
-        counted = self._counted.setdefault(argument.structure, _Counted(argument))
-        counted.filters.setdefault(_structure(condition), (condition, set()))[1].update(extremes)
-
     def of(self, aggregate: Aggregate) -> tuple[ValueCounts, int]:
         """The table that an aggregate reads, and the number of its filter there."""
-        argument, condition = filtered_argument(aggregate, self._schema)
-        filters = list(self._counted[argument.structure].filters)
-        return self._tables[argument.structure], filters.index(_structure(condition))
+        structure, number = self.number_of(aggregate)
+        return self._tables[structure], number
 
     def add(self, batch: pa.RecordBatch, codes: Integers, signs: Integers) -> bool:
         """Count the values of records; returns whether all that is taken away was there."""
         is_sound = True
         for structure, counted in self._counted.items():
-            chosen: list[Truths | None] = [
-                None if condition is None else where_true(condition, batch) for condition, _ in counted.filters.values()
-            ]
-            values = counted.argument.evaluate(batch)
-            is_sound &= self._tables[structure].add(codes, values, signs, chosen)
+            values, chosen = counted.argument.evaluate(batch), self._chosen(counted, batch)
+            is_sound &= self._tables[structure].add(codes, values, [signs] * len(chosen), chosen)
+        return is_sound
+
+    def merge(self, parts: Sequence[pa.Array], codes: Integers) -> bool:
+        """Count what batches were folded to, by ``parts``; returns whether all that is taken away was there."""
+        is_sound = True
+        for table, part in zip(self._tables.values(), parts, strict=True):
+            lengths = compute().list_value_length(part).to_numpy()
+            value, *counts = part.flatten().flatten()
+            numbers = [count.to_numpy() for count in counts]
+            is_sound &= table.add(np.repeat(codes, lengths), value, numbers, [None] * len(numbers))
         return is_sound
 
     def compact(self) -> None:
@@ -110,3 +162,23 @@ class CountedValues:
 
 def _structure(condition: Expression | None) -> _Structure:
     return () if condition is None else condition.structure
+
+
+def _folded(touched: Touched, values: pa.Array, chosen: Sequence[Truths | None], kind: pa.DataType) -> pa.Array:
+    local, signs, valid = touched.local, touched.all_signs, validity(values)
+    if valid is not None:
+        local, values, signs = local[valid], values.filter(pa.array(valid)), signs[valid]
+        chosen = [None if rows is None else rows[valid] for rows in chosen]
+    index = KeyIndex([pa.int64(), values.type])
+    pairs = index.codes_of([local, plain(values)], len(local))[0]
+    nets = np.zeros((len(chosen), len(index)), np.int64)
+    for net, rows in zip(nets, chosen, strict=True):
+        np.add.at(net, pairs if rows is None else pairs[rows], signs if rows is None else signs[rows])
+    left = np.flatnonzero(nets.any(axis=0))
+    keys, value = index.take(left)
+    owners = keys.to_numpy()
+    order = np.argsort(owners, kind="stable")
+    lengths = np.bincount(owners, minlength=len(touched.groups))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    columns = [value.take(pa.array(order)), *(pa.array(net[left[order]]) for net in nets)]
+    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(columns, fields=list(kind.value_type)))

@@ -30,7 +30,7 @@ from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
 from .changes import check_names, columns_of, emit_changes, parts_of, plain_schema, require_one_subtask, signs_of
 from .replay import Replay
-from .value_arguments import is_of_list
+from .value_arguments import RECORDS, is_of_list
 
 if TYPE_CHECKING:
     from .grouped_state import GroupedState
@@ -41,7 +41,7 @@ _CAN_TAKE_BACK = frozenset(["count", "sum", "avg", "min", "max", "count_distinct
 
 
 class GroupAggregate(Operator):
-    """Aggregates by key, over changes.
+    """Aggregates by key, over changes, or over partial results of a phase in front of it.
 
     Emits the key columns, then the aggregates, without event times.
 
@@ -129,12 +129,17 @@ class GroupAggregate(Operator):
             return
         self._replay.run()
         with naming_operator(self.context):
+            is_partial = self._is_partial(batch)
             signs = signs_of(batch, takes_back=self.takes_back)
-            records = columns_of(batch, self.input_schema, self._schema)
+            records = batch.columns if is_partial else columns_of(batch, self.input_schema, self._schema)
             parts = self._state.residents.parts(self._state.key_columns(records), records.num_rows)
             for part, part_signs, _ in parts_of(parts, records, signs):
-                arrays, kinds = self._state.process(part, part_signs)
+                arrays, kinds = self._state.process(part, part_signs, is_partial=is_partial)
                 emit_changes(self.context, pa.RecordBatch.from_arrays(arrays, schema=self._output_schema), kinds)
+
+    def _is_partial(self, batch: Batch) -> bool:
+        """Whether a batch is of partial results of `headrace.engine.changelog.local_aggregate`."""
+        return batch.schema is not None and RECORDS in batch.schema.names and RECORDS not in self._schema.names
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         self._replay.snapshot()

@@ -28,6 +28,7 @@ from .accumulator import Accumulator, Touched
 from .accumulators import accumulator_of
 from .changes import refuse_unknown_row
 from .counted_values import CountedValues
+from .partial_results import PartialColumns
 
 __all__ = ["FORM_OF_GROUPS", "GroupedState"]
 
@@ -77,6 +78,7 @@ class GroupedState:
             self._aggregates, schema, self._backend, self._keys, self._index, takes_back=takes_back
         )
         self._accumulators = self._fresh_accumulators()
+        self._partial = PartialColumns(self._keys, self._accumulators, self._values)
         self._begin_groups()
         self.log = RunLog(self._backend, "groups", self._keys, self._log_fields(), FORM_OF_GROUPS)
         self.residents.attach(*self._values.tables, self)
@@ -102,12 +104,15 @@ class GroupedState:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def process(self, batch: pa.RecordBatch, signs: Integers | None) -> tuple[list[pa.Array], RowKinds]:
+    def process(
+        self, batch: pa.RecordBatch, signs: Integers | None, *, is_partial: bool = False
+    ) -> tuple[list[pa.Array], RowKinds]:
         """Take records; returns the changes of results: the columns of keys and results, and kinds.
 
         Args:
-            batch: The records.
-            signs: -1 for those that are taken back; None if none is.
+            batch: The records, or partial results.
+            signs: -1 for records that are taken back; None if none is.
+            is_partial: Whether they are partial results.
 
         Raises:
             UserFunctionError: If one is taken back that was not there, or a sum does not fit.
@@ -117,7 +122,10 @@ class GroupedState:
         groups = touched.groups
         self._make_room(len(self._index))
         had_row, before = self._has_row[groups], self._results(groups)
-        self._add(batch, touched, codes)
+        if is_partial:
+            self._merge(batch, touched, codes)
+        else:
+            self._add(batch, touched, codes)
         has_row = self._num_records[groups] > 0 if self._keys else np.ones(len(groups), np.bool_)
         self._has_row[groups] = has_row
         self._is_changed[groups] = True
@@ -160,12 +168,29 @@ class GroupedState:
                 raise
         return results
 
-    def _add(self, batch: pa.RecordBatch, touched: Touched, codes: Integers) -> None:
-        net = np.bincount(touched.local, touched.signs, len(touched.groups)).astype(np.int64)
+    def _count(self, batch: pa.RecordBatch, touched: Touched, codes: Integers, numbers: Integers | None) -> None:
+        """Count the records of groups: 1 for each row, or a number."""
+        net = np.bincount(touched.local, numbers, len(touched.groups)).astype(np.int64)
         self._num_records[touched.groups] += net
-        if touched.signs is not None and (self._num_records[touched.groups] < 0).any():
+        if numbers is not None and (self._num_records[touched.groups] < 0).any():
             row = int(np.argmax(self._num_records[codes] < 0))
             refuse_unknown_row(batch.columns, batch.schema.names, row)
+
+    def _merge(self, batch: pa.RecordBatch, touched: Touched, codes: Integers) -> None:
+        """Add partial results."""
+        numbers = self._partial.num_records(batch)
+        self._count(batch, touched, codes, numbers)
+        if not self._values.merge(self._partial.values_of(batch), codes):
+            refuse_unknown_row(batch.columns, batch.schema.names, int(np.argmin(numbers)))
+        for name, accumulator in self._accumulators.items():
+            try:
+                accumulator.merge(self._partial.parts_of(name, batch), touched)
+            except HeadraceError as error:
+                error.context.setdefault("aggregate", f"{name} = {self._aggregates[name]!r}")
+                raise
+
+    def _add(self, batch: pa.RecordBatch, touched: Touched, codes: Integers) -> None:
+        self._count(batch, touched, codes, touched.signs)
         # Aggregates of different values read what has appeared and vanished.
         if not self._values.add(batch, codes, touched.all_signs):
             refuse_unknown_row(batch.columns, batch.schema.names, int(np.argmax(touched.all_signs < 0)))

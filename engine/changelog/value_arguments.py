@@ -1,4 +1,4 @@
-"""Which values an aggregate counts, under which condition, and what its counts are called.
+"""Which values an aggregate counts, under which condition, and what its counts and partial results are called.
 
 A filter is known by its form: an argument that is a column where a condition is true, and else null.
 """
@@ -15,10 +15,22 @@ from ..functions.aggregates.contract import Aggregate
 from ..functions.aggregates.distinct import OfDistinct
 from ..functions.aggregates.statistics import Collected
 
-__all__ = ["ENDS", "EXTREMES", "filtered_argument", "is_of_list", "is_of_values", "name_of_counts", "name_of_values"]
+__all__ = [
+    "ENDS",
+    "EXTREMES",
+    "RECORDS",
+    "filtered_argument",
+    "is_of_list",
+    "is_of_values",
+    "name_of_counts",
+    "name_of_values",
+]
 
 EXTREMES = ("min", "max")
 """Aggregates that read counts of values where records are taken back."""
+
+RECORDS = "$records"
+"""The column of partial results with the number of a group's records; records do not have it."""
 
 ENDS = ("first", "last")
 """Aggregates that are one of their values in order of arrival."""

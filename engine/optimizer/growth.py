@@ -21,6 +21,7 @@ from ..plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    LocalAggregation,
     LookupJoin,
     ProcessingTime,
     Scan,
@@ -82,7 +83,8 @@ _TOP = "put the Top-N on rows that only come, or above GROUP BY"
 
 
 _KEEPS_NOTHING = (
-    Scan, TableSource, EventTime, ProcessingTime, FilterColumns, Select, Expand, Union, Sort, WindowRows,
+    Scan, TableSource, EventTime, ProcessingTime, FilterColumns, Select, Expand, Union, Sort, LocalAggregation,
+    WindowRows,
 )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ from ..plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    LocalAggregation,
     LookupJoin,
     ProcessingTime,
     ProjectedJoin,
@@ -339,7 +340,7 @@ class _Finder:
         conditions = {_digest(i, one) for i, side in enumerate(sides) for one in side.conditions}
         return Identity(_digest("union", [one.base for one in sides]), frozenset(conditions), columns)
 
-    def sort(self, node: Sort) -> Identity:
+    def passed_on(self, node: Sort | LocalAggregation) -> Identity:
         return dataclasses.replace(self._of(node), keeps=None)
 
     def window_rows(self, node: WindowRows) -> Identity:
@@ -544,7 +545,7 @@ _KINDS: tuple[tuple[type[Node] | tuple[type[Node], ...], Callable[[_Finder, Any]
     (Select, _Finder.select),
     (Expand, _Finder.expand),
     (Union, _Finder.union),
-    (Sort, _Finder.sort),
+    ((Sort, LocalAggregation), _Finder.passed_on),
     ((Aggregation, Distinct), _Finder.aggregation),
     (TopN, _Finder.top),
     (OverGroups, _Finder.over),

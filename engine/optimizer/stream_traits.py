@@ -14,6 +14,7 @@ from ..plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    LocalAggregation,
     LookupJoin,
     ProcessingTime,
     Scan,
@@ -36,7 +37,7 @@ __all__ = [
     "window_columns",
 ]
 
-_PASSED_ON = (FilterColumns, Expand, Union, Sort, OverGroups)
+_PASSED_ON = (FilterColumns, Expand, LocalAggregation, Union, Sort, OverGroups)
 _ONLY_ADDS = (
     *_PASSED_ON, Distinct, EventTime, IntervalJoin, ProcessingTime, Select, TableSource, TemporalJoin,
     WindowAggregation, WindowRows,

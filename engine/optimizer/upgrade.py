@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ..plan.plan import Node, walk
-from ..plan.table_nodes import LookupJoin
+from ..plan.table_nodes import LocalAggregation, LookupJoin
 from .identity import Identity, Keeps, Part, identities_of, layout_of
 from .stored_plan import StoredOperator, StoredPart, StoredPlan
 from .stream_traits import drops_late_rows, takes_back
@@ -250,7 +250,7 @@ class _Planner:
         generation = self._name_all()
         lost = list(self._lost())
         operators = (*self._operators, *self._ends)
-        layout = layout_of(self._identities[node] for node in self._nodes)
+        layout = layout_of(self._identities[one] for one in self._nodes if not isinstance(one, LocalAggregation))
         plan = StoredPlan(statements, tuple(map(self._to_store, operators)), generation, layout)
         return Upgrade((*operators, *lost), self._identities, plan)
 

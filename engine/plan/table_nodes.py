@@ -26,6 +26,7 @@ __all__ = [
     "EventTime",
     "Expand",
     "IntervalJoin",
+    "LocalAggregation",
     "LookupJoin",
     "LookupWay",
     "ProcessingTime",
@@ -99,6 +100,21 @@ class ProcessingTime(Node):
 
     column: str
     sets_time: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class LocalAggregation(Node):
+    """The same rows, or what batches of them come to for an aggregation above, which takes both.
+
+    Attributes:
+        keys: Its keys.
+        aggregates: Its aggregates.
+        adapts: Whether rows go on as they are where folding them does not pay.
+    """
+
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, Aggregate]
+    adapts: bool
 
 
 class WindowKind(Enum):

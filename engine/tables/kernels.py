@@ -459,6 +459,25 @@ def add_integers(local, values, valid, signs, lows, highs, counts):  # type: ign
             counts[group] += signs[row]
 
 
+@_compiled(types.void(_INTS, _INTS, _INTS, _NEW_INTS, _NEW_INTS))
+def add_wide_integers(local, values, uppers, lows, highs):  # type: ignore[no-untyped-def]
+    """Add up integers of 128 bits, by group.
+
+    Args:
+        local: The group of each row.
+        values: The lower 64 bits of each row's number.
+        uppers: The upper ones.
+        lows: The lower 64 bits of the sums.
+        highs: The upper ones.
+    """
+    for row in range(len(local)):
+        group = local[row]
+        low = np.uint64(lows[group])
+        total = low + np.uint64(values[row])
+        highs[group] += np.int64(total < low) + uppers[row]
+        lows[group] = np.int64(total)
+
+
 @_compiled(types.void(_INTS, _FLOATS, _TRUTH, _INTS, _NEW_FLOATS, _NEW_INTS, _NEW_INTS, _NEW_INTS, _NEW_INTS))
 def add_floats(local, values, valid, signs, sums, nans, positives, negatives, counts):  # type: ignore[no-untyped-def]
     """Add up floats, or take them away, by group. NaN and infinities are counted: they could not be taken away."""

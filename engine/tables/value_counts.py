@@ -123,14 +123,14 @@ class ValueCounts:
     # -- counting ------------------------------------------------------------------------------------------------------
 
     def add(
-        self, codes: Integers, values: pa.Array, signs: Integers, chosen: Sequence[Truths | None] = (None,)
+        self, codes: Integers, values: pa.Array, signs: Sequence[Integers], chosen: Sequence[Truths | None] = (None,)
     ) -> bool:
         """Count values, or take them away; nulls are passed over.
 
         Args:
             codes: Those of the keys.
             values: One per row.
-            signs: 1 or -1; more, or less, if values come several times.
+            signs: For each filter, 1 or -1 for each row; more, or less, if values come several times.
             chosen: For each filter, the rows that it lets through; None for all.
 
         Returns:
@@ -140,7 +140,7 @@ class ValueCounts:
             counts.appeared = counts.vanished = np.zeros(0, np.int64)
         is_used = _used(values, chosen)
         if is_used is not None:
-            codes, values, signs = codes[is_used], values.filter(pa.array(is_used)), signs[is_used]
+            codes, values, signs = codes[is_used], values.filter(pa.array(is_used)), [one[is_used] for one in signs]
             chosen = [None if rows is None else rows[is_used] for rows in chosen]
         if not len(codes):
             return True
@@ -149,9 +149,9 @@ class ValueCounts:
         self._make_room(num_new, touched, codes, local)
         was_live = self._is_live(touched)
         is_sound = True
-        for counts, rows in zip(self._counts, chosen, strict=True):
+        for counts, own, rows in zip(self._counts, signs, chosen, strict=True):
             net = np.zeros(len(touched), np.int64)
-            np.add.at(net, local if rows is None else local[rows], signs if rows is None else signs[rows])
+            np.add.at(net, local if rows is None else local[rows], own if rows is None else own[rows])
             is_sound &= self._count(counts, touched, net)
         self._num_live += int(self._is_live(touched).sum()) - int(was_live.sum())
         return is_sound

@@ -268,20 +268,27 @@ class OutputChannel:
 
 
 def _merge_small(elements: list[Element]) -> list[Element]:
-    """Merge runs of neighbouring small batches."""
+    """Merge runs of neighbouring small batches, but for those of other columns."""
     merged: list[Element] = []
     run: list[Batch] = []
     for element in elements:
-        if isinstance(element, Batch) and element.num_rows < MERGE_BELOW_ROWS:
-            run.append(element)
-            continue
-        if run:
+        small = element if isinstance(element, Batch) and element.num_rows < MERGE_BELOW_ROWS else None
+        if run and (small is None or not _is_alike(run[-1], small)):
             merged.append(Batch.concat(run))
             run = []
-        merged.append(element)
+        if small is None:
+            merged.append(element)
+        else:
+            run.append(small)
     if run:
         merged.append(Batch.concat(run))
     return merged
+
+
+def _is_alike(batch: Batch, other: Batch) -> bool:
+    """Whether batches may become one: records of other columns would become plain rows for it."""
+    one, two = batch.schema, other.schema
+    return one is two or one is None or two is None or one.names == two.names
 
 
 class InputChannel:

@@ -180,6 +180,7 @@ def main() -> None:
     parser.add_argument("--actor-system", default="ray")
     parser.add_argument("--state-backend", default="heap")
     parser.add_argument("--low-latency", action="store_true", help="buffers as they are by default: small ones")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting; several times")
     parser.add_argument("--flink", metavar="PYTHON")
     parser.add_argument("--flink-jars", default="", metavar="FOLDER", help="jars beside Flink's own, to read Parquet")
     options = parser.parse_args()
@@ -204,6 +205,9 @@ def main() -> None:
             if not options.low_latency:
                 env.execute_sql("SET 'taskmanager.network.memory.buffer-debloat.enabled' = 'false'")
                 env.execute_sql("SET 'execution.buffer-timeout.interval' = '100 ms'")
+            for setting in options.set:
+                key, _, value = setting.partition("=")
+                env.execute_sql(f"SET '{key}' = '{value}'")
             add_events(env, connector)
             with_side_input(env, Path(place) / "side.csv")
             report(env, queries, options, flink)

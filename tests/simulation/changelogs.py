@@ -20,12 +20,14 @@ from headrace import StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.files import FileSink
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.join import ChangelogJoin
+from headrace.engine.changelog.local_aggregate import LocalGroupAggregate
 from headrace.engine.changelog.over import ChangingOver
 from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import RowKind
 from headrace.engine.frames.calls import Frame, lead, row_number
 from headrace.engine.functions.aggregates import built_in as f
+from headrace.engine.operators.mini_batch import MiniBatch
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64()), ("text", pa.string())])
 Row = tuple[Any, ...]
@@ -163,10 +165,38 @@ def framed(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Prog
     return _program(f"framed/{parallelism}", build, [*SCHEMA.names, "s", "l", "n"], rows)
 
 
+def in_phases(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    """Groups in two phases, whose rows wait in front of the second, and of the Top-N behind it."""
+    splits, remaining = draw_changes(rng)
+    source, parallelism = (rng.choice((0, 2, 3)), rng.random() < 0.5), rng.randint(1, 3)
+    latency_ms, size, folds = rng.choice((1, 50, 100_000)), rng.choice((3, 40, 1_000)), rng.random() < 0.8
+    aggregates = {"n": f.count(), "s": f.sum("value"), "m": f.max("value"), "d": f.count_distinct("text")}
+    aggregates["u"] = aggregate_of("user_of_distinct", col("value"), pa.int64())
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        options: Any = {"input_schema": SCHEMA, "takes_back": True}
+        stream = _source(env, source, splits)
+        if folds:
+            local = LocalGroupAggregate(["key"], aggregates, **options, adapts=rng.random() < 0.3)
+            stream = stream.transform("local", local, None, "local", keep_parallelism=True)
+        group = GroupAggregate(["key"], aggregates, **options)
+        stream = stream.key_by("key").transform("group", MiniBatch(group, latency_ms, size))
+        orders = [("s", False, None), ("key", True, None)]
+        rank = Rank(["n"], orders, input_schema=group.output_schema(), limit=2, takes_back=True)
+        ranked = stream.set_parallelism(parallelism).key_by("n").transform("rank", MiniBatch(rank, latency_ms, size))
+        _write(ranked.set_parallelism(parallelism), path, parallelism)
+
+    wanted = [("count", None), ("sum", 1), ("max", 1), ("count_distinct", 2), ("user_of_distinct", 1)]
+    groups = [(row[1], row[0], *row[2:]) for row in aggregated(remaining, 1, wanted)]
+    rows = first_rows(groups, 1, [(2, False, None), (1, True, None)], limit=2)
+    return _program(f"in_phases/{parallelism}", build, ["n", "key", *list(aggregates)[1:]], rows)
+
+
 def join_names(projection: list[tuple[int, str, str]], how: str) -> list[str]:
     return [name for side, _, name in projection if side == 0 or how not in ("semi", "anti")]
 
 
 CHANGELOGS = (grouped, ranked_groups, last_rows, joined_changes)
+IN_PHASES = (in_phases,)
 FRAMED = (framed,)
 """Apart, so that the seeds of the others stay what they are."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from campaigns import blocks, campaign, planted
-from simulation.changelogs import CHANGELOGS, FRAMED
+from simulation.changelogs import CHANGELOGS, FRAMED, IN_PHASES
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
@@ -23,6 +23,7 @@ from headrace.engine.changelog import grouped_state, join_state, over_state, ran
 from headrace.engine.changelog.grouped_state import GroupedState
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.kernel.config import StateSettings
+from headrace.engine.operators.mini_batch import MiniBatch
 from headrace.engine.tables import row_store, run_log, value_counts
 from headrace.engine.tables.key_index import KeyIndex
 from headrace.engine.tables.resident_keys import ResidentKeys
@@ -86,6 +87,23 @@ def test_tables_are_rescaled(block: int) -> None:
 def test_savepoints_hold_tables(block: int) -> None:
     ends = [run_savepoint_seed(seed, shapes=CHANGELOGS) for seed in range(10 * block, 10 * block + 10)]
     assert {"taken", "stopped"} <= set(ends)
+
+
+@pytest.mark.parametrize("block", blocks(1, 5))
+def test_phases_and_mini_batches_come_to_what_plain_loops_give(on_rocksdb: Any, block: int) -> None:
+    outcomes = [
+        run_seed(seed, shapes=IN_PHASES, mutate=on_rocksdb if seed % 12 == 0 else None)
+        for seed in range(12 * block, 12 * block + 12)
+    ]
+    assert sum(outcome.restarts for outcome in outcomes) > 1
+    run_rescale_seed(block, shapes=IN_PHASES)
+    run_savepoint_seed(block, shapes=IN_PHASES)
+
+
+def test_rows_that_wait_at_a_barrier_and_are_not_worked_off_are_caught() -> None:
+    with mock.patch.object(MiniBatch, "prepare_snapshot", return_value=None), pytest.raises(AssertionError):
+        for seed in range(100):
+            run_seed(seed, shapes=IN_PHASES)
 
 
 @pytest.mark.parametrize("block", blocks(1, 3))

@@ -156,13 +156,18 @@ class UserAggregate(_OfRows):
         self._function = function
         self._declared = accumulator_kind
         self.accumulator_kind = accumulator_kind or pa.binary()
-        if callable(getattr(function, "merge", None)):
-            self.parts = (Part("accumulator", self._reduced, self._merged),)
+        if self.can_merge:
+            self.parts = (Part("accumulator", self._reduced, self.merged),)
 
     @property
     def can_take_back(self) -> bool:
         """Whether the function takes rows away again."""
         return callable(getattr(self._function, "retract", None))
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether the function makes one accumulator of several."""
+        return callable(getattr(self._function, "merge", None))
 
     # -- accumulators --------------------------------------------------------------------------------------------------
 
@@ -251,7 +256,8 @@ class UserAggregate(_OfRows):
         self.fold(accumulators, np.searchsorted(groups.occupied, groups.codes), column, None)
         return self.encoded(accumulators)
 
-    def _merged(self, groups: Groups, column: pa.Array) -> pa.Array:
+    def merged(self, groups: Groups, column: pa.Array) -> pa.Array:
+        """One accumulator for each group, of a column of several."""
         several: list[list[Any]] = [[] for _ in range(len(groups))]
         places = np.searchsorted(groups.occupied, groups.codes).tolist()
         for place, accumulator in zip(places, self.decoded(column), strict=True):

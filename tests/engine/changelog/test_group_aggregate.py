@@ -40,6 +40,7 @@ from operator_harness import MAX_PARALLELISM, OperatorHarness
 
 from headrace.engine.changelog import grouped_state
 from headrace.engine.changelog.group_aggregate import GroupAggregate
+from headrace.engine.changelog.local_aggregate import LocalGroupAggregate, why_in_one_phase
 from headrace.engine.columns.conditionals import when
 from headrace.engine.columns.expressions import col, lit
 from headrace.engine.columns.grouping import Groups
@@ -90,7 +91,8 @@ def random_query(rng, *, takes_back):
     return kinds, [f"c{index}" for index in range(len(key_kinds))], aggregates, wanted
 
 
-def run_query(seed, backend, monkeypatch=None):
+def run_query(seed, backend, monkeypatch=None, *, folds=False):
+    """With ``folds`` some batches are folded on the way, by one of two subtasks, and may be cut by key then."""
     rng = random.Random(seed)
     if monkeypatch is not None:
         backend = chosen_backend(backend, rng, monkeypatch)
@@ -101,6 +103,12 @@ def run_query(seed, backend, monkeypatch=None):
     kinds, keys, aggregates, wanted = random_query(rng, takes_back=takes_back)
     changelog = Changelog(rng, kinds, takes_back=takes_back)
     schema = changelog.schema
+    if folds:
+        why = {name: why_in_one_phase({name: one}, schema, takes_back=takes_back) for name, one in aggregates.items()}
+        aggregates = {name: one for name, one in aggregates.items() if why[name] is None}
+        wanted = {name: one for name, one in wanted.items() if why[name] is None}
+        local = LocalGroupAggregate(keys, aggregates, input_schema=schema, takes_back=takes_back, adapts=False)
+        locals_ = [OperatorHarness(local) for _ in range(2)]
     operator = GroupAggregate(keys, aggregates, input_schema=schema, takes_back=takes_back)
     running = Running(operator, [keys], rng.randint(1, 3) if keys else 1, backend)
     applied = Changelog(rng, kinds)  # what has been fed
@@ -111,7 +119,14 @@ def run_query(seed, backend, monkeypatch=None):
                     applied.live.append(row)
                 else:
                     applied._forget(row)
-            running.feed(batch_of(part, schema))
+            batch = batch_of(part, schema)
+            if folds and rng.random() < 0.8:
+                harness = rng.choice(locals_)
+                harness.operator.process_batch(batch, 0)
+                batch = Batch.concat(harness.output.elements)
+                assert batch.num_rows <= len(part)
+                harness.output.elements.clear()
+            running.feed(batch)
             assert running.out.rows == multiset(aggregated(applied.live, len(keys), wanted.values()))
         if rng.random() < 0.3:
             running.restore(rng.randint(1, 3) if keys else 1)
@@ -123,6 +138,13 @@ def run_query(seed, backend, monkeypatch=None):
 @pytest.mark.sampled(4)
 def test_what_is_out_is_the_aggregate_of_what_remains(seed, backend, monkeypatch):
     run_query(seed, backend, monkeypatch)
+
+
+@pytest.mark.parametrize("block", blocks(1, 12))
+def test_two_phases_are_one(block, monkeypatch):
+    for seed in range(8 * block, 8 * block + 8):
+        run_query(seed, BACKENDS[(0, 2, 0, 1)[seed % 4]], monkeypatch, folds=True)
+        monkeypatch.undo()
 
 
 def run_lists(seed, backend, monkeypatch):

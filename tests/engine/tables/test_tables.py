@@ -309,7 +309,9 @@ def test_values_are_counted(seed, monkeypatch):
         signs = np.array([sign for _, sign in rows], np.int64)
         is_some = np.array([row[2] for row, _ in rows], np.bool_)
         values = pa.array([row[1] for row, _ in rows], KINDS[kind][0])
-        assert counts.add(codes, values, signs, [is_some if one.name == "some" else None for one in filters])
+        assert counts.add(
+            codes, values, [signs] * len(filters), [is_some if one.name == "some" else None for one in filters]
+        )
         codes, _ = index.codes_of([pa.array(range(5))])
         for number, one in enumerate(filters):
             values = [
@@ -334,8 +336,8 @@ def test_values_are_counted(seed, monkeypatch):
 def test_what_was_never_counted_cannot_be_taken_away():
     counts = ValueCounts(keyed_state(), "counts", [], KeyIndex([]), pa.int64(), [Filter("all", frozenset())])
     one = np.zeros(1, np.int64)
-    assert counts.add(one, pa.array([3]), one + 1)
-    assert not counts.add(one, pa.array([4]), one - 1)
+    assert counts.add(one, pa.array([3]), [one + 1])
+    assert not counts.add(one, pa.array([4]), [one - 1])
 
 
 # -------------------------------------------------------------------------------------------------------------- sums
