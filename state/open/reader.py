@@ -27,6 +27,7 @@ import pyarrow as pa
 from rocksdict import Options
 
 from ..backends.heap.tables import COLUMNAR_PREFIX
+from ..backends.rocksdb.columnar import decoded_run
 from ..backends.rocksdb.database import Database, SlotMemory
 from ..backends.rocksdb.encoding import (
     decode_key,
@@ -40,7 +41,6 @@ from ..backends.rocksdb.encoding import (
     split_namespace,
 )
 from ..backends.rocksdb.files import group_parts, open_restored
-from ..backends.rocksdb.tables import decoded_run
 from ..checkpoints.snapshot import RestoredPart, StateFile
 from ..checkpoints.state_files import read_state_file
 from ..checkpoints.storage import CheckpointStorage

@@ -33,6 +33,7 @@ from ...keyed.layouts import ELEMENTS, Merge
 from ...keys.key_groups import KeyGroupRange
 from ...reading.arrow_reading import read_arrow_schema
 from .cache import RowPool
+from .columnar import RocksDBColumnarTable
 from .database import Database, SlotMemory
 from .files import (
     FORMAT_VERSION,
@@ -44,7 +45,7 @@ from .files import (
     snapshot_parts,
 )
 from .handles import rocksdb_cell
-from .tables import RocksDBColumnarTable, RocksDBTable
+from .tables import RocksDBTable
 
 __all__ = ["RocksDBKeyedStateBackend"]
 
