@@ -414,10 +414,10 @@ def connect(
         return _connect_ray(address, settings, name, detached=detached)
     if actor_system == "local":
         examine = examine or examine_machine
+    from .local.system import LocalSystem
+
     system: System
     if actor_system == "local":
-        from .local.system import LocalSystem
-
         system = LocalSystem()
     elif actor_system == "sim":
         from .sim.faults import FaultPlan
@@ -438,6 +438,8 @@ def connect(
             raise ConfigurationError(message)
         rest = _rest_plan(settings.rest, functools.partial(_client_of, system, name), name)
         system.run_in_background()  # whoever asks must not drive the program
+        if isinstance(system, LocalSystem):
+            system.keep_logs()
     if ha is not None:
         plan = HeadPlan(settings, replaces_standbys=True, examine=examine, rest=rest)
         return start_heads(system, name, plan, is_owner=True)

@@ -55,6 +55,7 @@ from headrace.engine.protocol.observation_messages import ObservedTask
 from headrace.state.credentials import masked
 
 from .host_system import HostSystem
+from .log_files import EVENTS_LOGGER
 
 __all__ = [
     "EVENTS_VARIABLE",
@@ -63,7 +64,7 @@ __all__ = [
     "write_events_to_stderr",
 ]
 
-_EVENTS = logging.getLogger("headrace.events")
+_EVENTS = logging.getLogger(EVENTS_LOGGER)
 """The operational log: one line for each event of a control machine, at level INFO."""
 
 EVENTS_VARIABLE = "HEADRACE_EVENTS"

@@ -23,10 +23,19 @@ from typing import Any, NamedTuple
 from headrace.engine.errors import ClusterUnavailableError, InternalError
 from headrace.engine.kernel.sampling_settings import LONGEST_SAMPLING_MS
 from headrace.engine.protocol.messages import RequestFailed
-from headrace.engine.protocol.observation_messages import ObservedTask, SampleTasks, StackCount, TaskSamples
+from headrace.engine.protocol.observation_messages import (
+    ListLogs,
+    ObservedTask,
+    ReadLog,
+    SampleTasks,
+    StackCount,
+    TaskSamples,
+)
 from headrace.engine.task.chain import ChainLink
 from headrace.engine.task.task import Task
 from headrace.state.identifiers import ExecutionAttemptId
+
+from .log_files import HostLogs, host_logs
 
 __all__ = ["HostObserver", "LoopThread"]
 
@@ -74,15 +83,30 @@ class HostObserver:
     Args:
         observe: What the host's tasks say of themselves now.
         thread: The thread that runs them now; None if there is none.
+        host: Its name: only logs of this one and its slots are shown; empty for all.
+        logs: Where logs are kept; None for nowhere.
     """
 
-    def __init__(self, observe: Callable[[], list[ObservedTask]], thread: Callable[[], LoopThread | None]) -> None:
+    def __init__(
+        self,
+        observe: Callable[[], list[ObservedTask]],
+        thread: Callable[[], LoopThread | None],
+        host: str = "",
+        logs: Callable[[], HostLogs | None] = host_logs,
+    ) -> None:
+        self._host = host
+        self._logs = logs
         self._observe = observe
         self._thread = thread
         self._room = threading.BoundedSemaphore(MOST_SAMPLINGS)
 
     def answer(self, request: Any) -> Any:
         """Answer a question, when that is done; blocks."""
+        logs = self._logs()
+        if isinstance(request, ListLogs):
+            return [] if logs is None else logs.files(self._host)
+        if isinstance(request, ReadLog):
+            return None if logs is None else logs.read(request.name, request.offset, request.max_bytes, self._host)
         if not isinstance(request, SampleTasks):
             message = f"a host's observer does not answer {type(request).__name__}"
             return RequestFailed(InternalError(message))

@@ -15,17 +15,19 @@ only drops a host between steps. There is one core. Source: Flink's ``MiniCluste
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from headrace.engine.errors import InternalError
 from headrace.engine.kernel.link import Frame, LinkTiming
 from headrace.engine.kernel.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
-from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR
+from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR, ObservedTask
 
 from ..hosts.host import HostKernel, MachineFactory
 from ..hosts.host_system import (
@@ -38,6 +40,7 @@ from ..hosts.host_system import (
     thread_processor_us,
 )
 from ..hosts.interrupts import Interrupts
+from ..hosts.log_files import HostLogs
 from ..hosts.observer import HostObserver, LoopThread
 from ..hosts.offloads import OffloadPools
 
@@ -121,6 +124,9 @@ class LocalSystem:
         self._closed = False
         # What has ended the thread in the background, if anything has.
         self._failure: BaseException | None = None
+        # What is logged, if somebody may want to read it.
+        self._logs: HostLogs | None = None
+        self._log_folder: tempfile.TemporaryDirectory[str] | None = None
 
     # ----------------------------------------------------------------------------------------------------- for the user
     @property
@@ -175,6 +181,16 @@ class LocalSystem:
         """Monotonic milliseconds."""
         return time.monotonic_ns() // 1_000_000
 
+    def keep_logs(self) -> None:
+        """Write what is logged in this process to a file, until `close`: one for all hosts."""
+        self._log_folder = tempfile.TemporaryDirectory(prefix="headrace-logs-")
+        folder = Path(self._log_folder.name)
+        self._logs = HostLogs(folder, "local", self._observe_all, lambda: self._driving and self._driving.identifier)
+        self._logs.start(sets_level=False)
+
+    def _observe_all(self) -> list[ObservedTask]:
+        return [task for host in list(self._hosts.values()) for task in host.kernel.observe()]
+
     def run_in_background(self) -> None:
         """Give the loop a thread of its own, until `close`. May be repeated."""
         if self._background is None and not self._closed:
@@ -184,6 +200,9 @@ class LocalSystem:
     def close(self) -> None:
         """Drop all hosts and threads. May be repeated."""
         self._closed = True
+        if self._logs is not None and self._log_folder is not None:
+            self._logs.close()
+            self._log_folder.cleanup()
         with self._arrival:
             self._arrival.notify_all()
         if self._background is not None and self._background is not threading.current_thread():
@@ -358,7 +377,7 @@ class LocalSystem:
             raise InternalError(message, host=command.host, parent=parent)
         self._used_names.add(command.host)
         kernel = HostKernel(command.host, self, self._timing)
-        observer = HostObserver(kernel.observe, lambda: self._driving)
+        observer = HostObserver(kernel.observe, lambda: self._driving, logs=lambda: self._logs)
         self._hosts[command.host] = _LocalHost(parent, kernel, command.actors, observer)
         if parent is not None:
             self._hosts[parent].children.append(command.host)

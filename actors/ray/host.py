@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import signal
 import sys
@@ -41,7 +42,8 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
 
-from headrace.engine.errors import InternalError
+from headrace.engine.cluster.standbys import is_head
+from headrace.engine.errors import ConfigurationError, InternalError
 from headrace.engine.kernel.link import BARE, Frame, LinkTiming
 from headrace.engine.kernel.machine import CancelOffload, Offload, OffloadCompleted, SpawnHost
 from headrace.engine.protocol.messages import RequestFailed
@@ -50,6 +52,7 @@ from headrace.state.reading.program_pickles import load_program
 
 from ..hosts.host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
 from ..hosts.host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us, thread_processor_us
+from ..hosts.log_files import HostLogs, cluster_log_folder, remove_old_logs
 from ..hosts.observer import HostObserver, LoopThread
 from ..hosts.offloads import OffloadPools
 from ..hosts.wire import decode, encode
@@ -291,7 +294,8 @@ class _Process:
         self._kernel = HostKernel(spec.host, self, TIMING)
         # The loop's thread; None before it runs.
         self._thread: LoopThread | None = None
-        self.observer = HostObserver(self._kernel.observe, lambda: self._thread)
+        self.observer = HostObserver(self._kernel.observe, lambda: self._thread, spec.host)
+        _keep_logs(spec, self._kernel, lambda: None if self._thread is None else self._thread.identifier)
         self.clock = SteadyClock()
         self._arrival = threading.Condition()
         # What the loop is to do, from other threads; and whether it sleeps, or is about to.
@@ -475,6 +479,16 @@ class _Process:
     def _offload_ended(self, _host: str, actor: str, completed: OffloadCompleted) -> None:
         """In the thread that did the work."""
         self.submit(lambda: self._kernel.post(actor, completed))
+
+
+def _keep_logs(spec: HostSpec, kernel: HostKernel, thread: Callable[[], int | None]) -> None:
+    """Write what is logged in this process to its own file; a machine without a place for it has none."""
+    try:
+        HostLogs(cluster_log_folder(spec.cluster), spec.host, kernel.observe, thread).start(sets_level=True)
+        if is_head(spec.host):
+            remove_old_logs()
+    except (ConfigurationError, OSError) as error:
+        logging.getLogger("headrace.logs").warning("host %s keeps no log: %s", spec.host, error)
 
 
 class RayHost:

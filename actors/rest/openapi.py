@@ -17,6 +17,7 @@ _PATH = {
     "checkpointid": "the checkpoint's number",
     "subtaskindex": "the subtask's index, from 0",
     "taskmanagerid": "the TaskManager's name",
+    "filename": "one of the names that are listed",
     "triggerid": "what the request that began it was answered",
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from headrace.engine.kernel.rest_settings import RestSettings
 
 from .openapi import OpenApi
-from .resources import checkpoints, cluster, jobs, metrics, operations, vertices
+from .resources import checkpoints, cluster, jobs, logs, metrics, operations, vertices
 from .resources.routes import Handler, Parameter, Right, Route, RouteTable
 from .resources.sampling import FLAME_GRAPH_TYPES, Samplings
 
@@ -24,6 +24,14 @@ _FORMAT = Parameter("formatType", "of the savepoint: there is one format", choic
 _JOB = "/jobs/:jobid"
 _VERTEX = f"{_JOB}/vertices/:vertexid"
 _CHECKPOINTS = f"{_JOB}/checkpoints"
+
+
+_LOGS: tuple[tuple[str, Handler, str], ...] = (
+    ("/taskmanagers/:taskmanagerid/log", logs.task_manager_log, "The end of a TaskManager's own log."),
+    ("/taskmanagers/:taskmanagerid/logs/:filename", logs.task_manager_log_file, "The end of a log."),
+    ("/jobmanager/log", logs.job_manager_log, "The end of the head's own log."),
+    ("/jobmanager/logs/:filename", logs.job_manager_log_file, "The end of a log."),
+)
 
 
 def route_table(
@@ -104,6 +112,18 @@ def route_table(
         ("/taskmanagers", cluster.task_managers, "All TaskManagers.", ()),
         ("/taskmanagers/:taskmanagerid", cluster.task_manager, "One TaskManager, and what it is used for.", ()),
         ("/jobmanager/metrics", metrics.job_manager_metrics, "Metrics of the cluster as such.", (_GET,)),
+        ("/taskmanagers/:taskmanagerid/logs", logs.task_manager_logs, "Logs of a TaskManager and its slots.", ()),
+        ("/jobmanager/logs", logs.job_manager_logs, "Logs of the head that is asked, and of its JobManagers.", ()),
+        (
+            f"{_JOB}/logs",
+            logs.job_log,
+            "What a job has logged, line by line, from all its processes.",
+            (
+                Parameter("operator", "of one operator: a part of its name"),
+                Parameter("subtask", "of one subtask", "integer"),
+                Parameter("after", "only what has come since the answer that said this"),
+            ),
+        ),
     ]
     routes = [
         *(Route("GET", path, Right.READ, handler, summary, query) for path, handler, summary, query in read),
@@ -114,6 +134,10 @@ def route_table(
             metrics.prometheus,
             "Everything that is measured, for Prometheus to fetch.",
             media_type="text/plain",
+        ),
+        *(
+            Route("GET", path, Right.READ, handler, summary, media_type="text/plain")
+            for path, handler, summary in _LOGS
         ),
         *_changes(changes),
     ]

@@ -1,4 +1,4 @@
-"""The command ``headrace``: demo, run, sql, list, rescale, cancel, stop, savepoint, state, cluster, recover, doctor.
+"""The command ``headrace``: programs, jobs, savepoints, state, clusters, and this machine.
 
 Each command is one function that returns the process's exit status: 0 for success, 1 for a job or check that failed,
 2 for wrong use, 130 after Ctrl-C. Errors of our own tree are shown as one message without a Python traceback;
@@ -26,6 +26,7 @@ from .cluster import (
     add_high_availability_options,
     export_high_availability,
 )
+from .job_logs import add_command as add_logs_command
 from .sql import add_command as add_sql_command
 from .state import add_commands as add_state_commands
 
@@ -165,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     savepoint.add_argument("job", nargs="?", help="job id, or its beginning")
     savepoint.add_argument("directory", nargs="?", metavar="DIR", help="below which it goes (the job's default)")
     savepoint.set_defaults(function=_savepoint)
+    add_logs_command(commands, _whole_number)
     add_state_commands(commands)
     add_cluster_commands(commands)
 
@@ -176,6 +178,13 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         message = f"must be a whole number, 1 or more; got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def _whole_number(text: str) -> int:
+    if not text.isdecimal():
+        message = f"must be a whole number; got {text!r}"
         raise argparse.ArgumentTypeError(message)
     return int(text)
 

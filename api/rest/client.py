@@ -178,6 +178,33 @@ class RestCalls(ABC):
             _metrics(_path("jobs", job_id, *(() if vertex_id is None else ("vertices", vertex_id))), names)
         )
 
+    def log(
+        self, job_id: str, operator: str | None = None, subtask: int | None = None, after: str | None = None
+    ) -> Any:
+        """What a job has logged: ``lines``, each with its ``file``, in the order of their times, and ``after``.
+
+        Args:
+            job_id: The job.
+            operator: Only lines of one operator: a part of its name.
+            subtask: Only lines of this subtask.
+            after: Of an earlier answer: only what has come since.
+        """
+        wanted = {"operator": operator, "subtask": subtask, "after": after}
+        query = {name: value for name, value in wanted.items() if value is not None}
+        return self.get(_path("jobs", job_id, "logs"), **query)
+
+    def flame_graph(self, job_id: str, vertex_id: str, kind: str = "FULL", subtask: int | None = None) -> Any:
+        """The calls that the subtasks of a vertex were found in: ``data`` is None while they are being looked at.
+
+        Args:
+            job_id: The job.
+            vertex_id: The vertex.
+            kind: ``FULL``, or only what was found ``ON_CPU`` or ``OFF_CPU``.
+            subtask: Of this one; None for all.
+        """
+        query = {"type": kind, **({} if subtask is None else {"subtaskindex": subtask})}
+        return self.get(_path("jobs", job_id, "vertices", vertex_id, "flamegraph"), **query)
+
     def task_managers(self) -> Any:
         """All TaskManagers: a list."""
         return self._run(_part(_Call("GET", "/taskmanagers"), "taskmanagers"))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from headrace.state.credentials import masked
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
-__all__ = ["Event", "EventLog", "FetchStory", "line"]
+__all__ = ["Event", "EventLog", "FetchStory", "key_values", "line"]
 
 
 _KINDS = ("checkpoint", "job")
@@ -114,6 +114,11 @@ def line(event: Event, facts: Mapping[str, Any], operators: Mapping[VertexId, st
         kind, _, name = str(about).partition(" ")
         pairs |= {kind: name} if name and kind in _KINDS else {"about": about}
     pairs["event"] = masked(event.text)
+    return key_values(pairs)
+
+
+def key_values(pairs: Mapping[str, Any]) -> str:
+    """Keys and values as one line: values with blanks are quoted, and have no line breaks."""
     return " ".join(f"{key}={_value(str(value))}" for key, value in pairs.items())
 
 

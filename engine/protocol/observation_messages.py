@@ -11,7 +11,17 @@ from typing import NamedTuple
 
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
-__all__ = ["OBSERVER_ACTOR", "ObservedTask", "SampleTasks", "StackCount", "TaskSamples"]
+__all__ = [
+    "OBSERVER_ACTOR",
+    "ListLogs",
+    "LogChunk",
+    "LogFile",
+    "ObservedTask",
+    "ReadLog",
+    "SampleTasks",
+    "StackCount",
+    "TaskSamples",
+]
 
 OBSERVER_ACTOR = "observer"
 """Of an address: the host itself, beside its machines."""
@@ -24,11 +34,15 @@ class ObservedTask(NamedTuple):
         attempt: Which one.
         is_backpressured: Whether it has output and no credit to send it.
         is_stepping: Whether the slot is in a step of it.
+        job: The job that it is of.
+        name: Its operators' names.
     """
 
     attempt: ExecutionAttemptId
     is_backpressured: bool
     is_stepping: bool
+    job: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +96,49 @@ class TaskSamples:
     def ratio(self) -> float:
         """Share of samples without credit."""
         return self.num_backpressured / self.num_samples if self.num_samples else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListLogs:
+    """Ask a host for its logs, and those of its slots. Answer: a list of `LogFile`, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read a part of a log. Answer: `LogChunk`, or None if there is no such log.
+
+    Attributes:
+        name: One of those that are listed.
+        offset: Where to begin; less than 0 counts from the end.
+        max_bytes: How much at most.
+    """
+
+    name: str
+    offset: int
+    max_bytes: int
+
+
+class LogFile(NamedTuple):
+    """A log.
+
+    Attributes:
+        name: What to ask for.
+        size: Bytes.
+        modified_ms: When something was written last, epoch milliseconds.
+    """
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class LogChunk(NamedTuple):
+    """A part of a log.
+
+    Attributes:
+        text: Whole lines, if there are any.
+        end: The offset behind it.
+    """
+
+    text: str
+    end: int

@@ -167,7 +167,9 @@ class SlotMachine:
         stepping = self._stepping
         return [
             # Within a step full output is nothing to wait for yet: it is sent behind it.
-            ObservedTask(attempt, attempt != stepping and task.is_backpressured, attempt == stepping)
+            ObservedTask(
+                attempt, attempt != stepping and task.is_backpressured, attempt == stepping, task.job_id, task.name
+            )
             for attempt, task in list(self._tasks.items())
         ]
 

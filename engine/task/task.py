@@ -86,6 +86,7 @@ class Task:
         attempt: The execution attempt.
         state: See the module's docstring.
         name: The operators' names.
+        job_id: The job that it is of.
         links: The operators, the head first.
         is_source: Whether the head is a source.
         metrics: Where its time goes.
@@ -105,6 +106,7 @@ class Task:
         self.attempt = deployment.attempt
         self.state = TaskState.INITIALIZING
         self.name = vertex.name
+        self.job_id = deployment.job_id
         self._settings = deployment.settings
         self._outbox = TaskOutbox(deployment)
         settings = deployment.settings

@@ -1,0 +1,87 @@
+"""``headrace logs JOB``: what a job has logged, also as it goes on, by REST."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace.engine.errors import JobNotFoundError
+
+if TYPE_CHECKING:
+    from ..rest.client import RestClient
+
+__all__ = ["add_command", "add_rest_options", "find_job", "rest_client"]
+
+FOLLOW_S = 0.5
+"""How often it is asked for more."""
+
+
+def add_command(commands: Any, whole_number: Callable[[str], int]) -> None:
+    """Add the command to a parser's.
+
+    Args:
+        commands: The parser's commands.
+        whole_number: Reads a number.
+    """
+    logs = commands.add_parser("logs", help="what a job has logged, by operator and subtask")
+    add_rest_options(logs)
+    logs.add_argument("--follow", "-f", action="store_true", help="go on until the job has ended")
+    logs.add_argument("--operator", metavar="NAME", help="only lines of one operator: a part of its name")
+    logs.add_argument("--subtask", type=whole_number, metavar="N", help="only lines of this subtask, from 0")
+    logs.add_argument("--json", action="store_true", help="an object for each line")
+    logs.add_argument("job", help="job id, or its beginning")
+    logs.set_defaults(function=_logs)
+
+
+def add_rest_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which REST server is asked."""
+    parser.add_argument("--cluster", metavar="NAME", help="which cluster of this machine, if there are several")
+    parser.add_argument("--url", help="of a REST server elsewhere; HEADRACE_REST_TOKEN has its token")
+
+
+def rest_client(options: argparse.Namespace) -> RestClient:
+    """Return a client of the REST server that is meant.
+
+    Raises:
+        HeadraceError: If it cannot be said which.
+    """
+    import os
+
+    from ..rest.client import RestClient
+
+    if options.url:
+        return RestClient(options.url, os.environ.get("HEADRACE_REST_TOKEN", ""))
+    return RestClient.find(options.cluster)
+
+
+def find_job(client: RestClient, beginning: str) -> dict[str, Any]:
+    """Return the overview of the one job whose id begins so.
+
+    Raises:
+        JobNotFoundError: If there is none, or several.
+    """
+    found = [job for job in client.jobs() if job["jid"].startswith(beginning)]
+    if len(found) != 1:
+        reason = f"there is no job {beginning!r}" if not found else f"{beginning!r} names {len(found)} jobs"
+        raise JobNotFoundError(reason, hint="'headrace list' shows the jobs")
+    job: dict[str, Any] = found[0]
+    return job
+
+
+def _logs(options: argparse.Namespace) -> int:
+    client = rest_client(options)
+    job = find_job(client, options.job)
+    after: str | None = None
+    while True:
+        # Asked before its lines: what it logs until its end is still told.
+        has_ended = client.job_status(job["jid"]) in ("FINISHED", "CANCELED", "FAILED")
+        answer = client.log(job["jid"], options.operator, options.subtask, after)
+        after = answer["after"]
+        for line in answer["lines"]:
+            print(json.dumps(line) if options.json else line["line"], flush=True)
+        if not options.follow or (has_ended and not answer["lines"]):
+            return 0
+        time.sleep(FOLLOW_S)
