@@ -93,6 +93,38 @@ def joined(left, right, how, num_keys, widths, is_match):
     return rows
 
 
+def joined_in_a_chain(rows, steps, num_keys, widths):
+    """All rows of a chain of joins of lists; keys are the first columns.
+
+    Args:
+        rows: By input.
+        steps: For all inputs but the first: whether it is a left join, the input whose key it is joined by, and the
+            input whose first column behind the key must be less than its own; None for no condition.
+        num_keys: Columns of the key.
+        widths: Columns of each input.
+    """
+    lines = [[row] for row in rows[0]]
+    for number, (is_left, by, compared) in enumerate(steps, 1):
+        made = []
+        for line in lines:
+            key = None if line[by] is None else canonical(line[by][:num_keys])
+            own = [] if key is None or None in key else [
+                row
+                for row in rows[number]
+                if canonical(row[:num_keys]) == key and (compared is None or _is_less(line[compared], row, num_keys))
+            ]  # fmt: skip
+            made += [[*line, row] for row in own] or ([[*line, None]] if is_left else [])
+        lines = made
+    return [
+        tuple(value for row, width in zip(line, widths, strict=True) for value in row or [None] * width)
+        for line in lines
+    ]
+
+
+def _is_less(one, other, at):
+    return one is not None and None not in (one[at], other[at]) and one[at] < other[at]
+
+
 # ---------------------------------------------------------------------------------------------------------------- ranks
 def before(one, other, orders):
     """-1, 0 or 1: how two rows stand in an order."""

@@ -36,6 +36,7 @@ ROOMS = (
     "engine/frames",
     "engine/operators",
     "engine/changelog",
+    "engine/multi_joins",
     "engine/timed",
     "engine/connectors",
     "engine/windows",

@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.errors import nearest
+from headrace.engine.plan.table_nodes import TableJoin
 
 from .contract import Queries
 from .correlation import Correlation
@@ -25,6 +26,7 @@ from .expressions import conjuncts
 from .functions import operators as sql
 from .functions.coercion import cast_to, together
 from .functions.contract import Typed, literal_of
+from .hints import multi_joined
 from .lookup_hints import LookupHints
 from .lookups import goes_by_clock, lookup_join
 from .parsing.errors import SqlError
@@ -71,7 +73,7 @@ class FromClause:
         where = tree.args.get("where")
         said = conjuncts(None if where is None else where.this)
         pool = list(said)
-        self._lookup_hints = LookupHints(tree, self._text)
+        self._lookup_hints, self._multi_joined = LookupHints(tree, self._text), multi_joined(tree)
         if clause is None:
             relation = self._one_row()
         else:
@@ -201,6 +203,8 @@ class FromClause:
         joined = self._builder.joined(
             left, right, keys, how, lambda scope: None if how == "inner" else self._all(rest, scope)
         )
+        if (tree.this.alias or tree.this.name) in self._multi_joined and isinstance(joined.node, TableJoin):
+            joined = Relation(replace(joined.node, hinted_multi=True), joined.scope)
         return _with_shared(self._builder, self._kept(joined, rest) if how == "inner" else joined, shared, how)
 
     def _shared(self, tree: exp.Join, left: Scope, right: Scope) -> list[_Shared]:

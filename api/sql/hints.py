@@ -1,7 +1,8 @@
-"""Hints of a SELECT, ``/*+ BROADCAST(r) */``: which there are, what they are about, and that they change nothing.
+"""Hints of a SELECT, ``/*+ BROADCAST(r) */``: which there are, what they are about, and what they change.
 
-A hint says how a join is to be made, not what it gives. Joins here are made in one way, so one that is known is noted
-in the plan, and one that is not is a mistake. Those of lookup joins do change something: `headrace.sql.lookup_hints`.
+A hint says how a join is to be made, not what it gives. Joins of two inputs are made in one way here, so one about
+them is noted in the plan, and one that is not known is a mistake. MULTI_JOIN makes one join of several; those of lookup
+joins say how a table is asked: `headrace.sql.lookup_hints`.
 
 Source: Flink's documentation ("Hints"), ``JoinStrategy``, ``FlinkHints``.
 """
@@ -18,9 +19,10 @@ from .lookup_hints import is_lookup_hint
 from .parsing.errors import SqlError, SqlText
 from .scope import Scope
 
-__all__ = ["hint_notes"]
+__all__ = ["hint_notes", "multi_joined"]
 
-_JOINS = ("BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE", "NEST_LOOP", "MULTI_JOIN")
+_MULTI = "MULTI_JOIN"
+_JOINS = ("BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE", "NEST_LOOP", _MULTI)
 _REFUSED = {
     "STATE_TTL": ("state has no time to live", "EXPLAIN says how it grows, and what would bound it"),
     "OPTIONS": ("the options of a table are those of its CREATE TABLE", "CREATE TABLE ... LIKE with other options"),
@@ -62,4 +64,13 @@ def _note(hint: Any, scope: Scope, text: SqlText) -> str:
             raise SqlError(
                 message, hint=nearest(unknown[0] if unknown else "", tables) or f"there are {', '.join(tables)}"
             )
+    if name == _MULTI:
+        return f"hint {name}({', '.join(named)}): on a stream joins of these by a common key are one"
     return f"hint {name}({', '.join(named)}) changes nothing: joins go by the hash of their keys"
+
+
+def multi_joined(tree: exp.Select) -> frozenset[str]:
+    """Return the tables of a SELECT that hints want to be joined by one operator; `hint_notes` checks them."""
+    hint = tree.args.get("hint")
+    found = () if hint is None else (one for one in hint.expressions if str(one.name).upper() == _MULTI)
+    return frozenset(table.name for one in found for table in one.expressions)

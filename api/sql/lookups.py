@@ -85,7 +85,8 @@ def _is_of_table(node: Node, column: str) -> bool:
         node = node.inputs[0]
     if not isinstance(node, Scan):
         message = "FOR SYSTEM_TIME AS OF processing time asks a table of a connector; this is a query"
-        raise SqlError(message, hint="join it without FOR SYSTEM_TIME AS OF, or give its rows event time")
+        hint = "join it without FOR SYSTEM_TIME AS OF, which follows later versions too, or give its rows event time"
+        raise SqlError(message, hint=f"{hint}: docs/guide/sql-joins.md")
     if not node.table.can_look_up:
         message = f"a table with connector {node.table.name!r} cannot be looked up"
         raise SqlError(message, hint="tables of filesystem and jdbc can; join others without FOR SYSTEM_TIME AS OF")

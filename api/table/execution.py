@@ -133,8 +133,9 @@ class Execution:
         """
         shares = self.settings.value("table.optimizer.reuse-sub-plan-enabled", default=True)
         if self.mode == "streaming":
-            rules = (*as_streams(self.new_id, shares=shares), *as_tuned(self.new_id, self._tuning()))
-            return optimize(roots, rules=rules)
+            multi_joins = self.settings.value("table.optimizer.multi-join.enabled", default=False)
+            streams = as_streams(self.new_id, shares=shares, multi_joins=multi_joins)
+            return optimize(roots, rules=(*streams, *as_tuned(self.new_id, self._tuning())))
         return optimize(roots, rules=as_data_sets(self.new_id, self._source, _now_ms, shares=shares))
 
     def _tuning(self) -> Tuning:

@@ -200,6 +200,7 @@ _SETTINGS = (
     _Setting("table.exec.async-lookup.buffer-capacity", _number(1)),
     _Setting("table.exec.async-lookup.output-mode", _word("ordered", "allow_unordered")),
     _Setting("table.exec.async-lookup.timeout", _milliseconds(1)),
+    _Setting("table.optimizer.multi-join.enabled", _flag),
     _Setting("table.optimizer.reuse-sub-plan-enabled", _flag),
     _Setting("table.optimizer.agg-phase-strategy", _word("auto", "two_phase", "one_phase")),
     _Setting("sql-client.execution.result-mode", _word("table", "changelog", "tableau")),

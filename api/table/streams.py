@@ -8,7 +8,7 @@ Source: Flink's ``StreamPhysicalRel`` and its rules, ``FlinkChangelogModeInferen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,7 @@ from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables, mis
 from headrace.engine.joins.lookup_join import LookupJoinOfTables
 from headrace.engine.joins.lookup_questions import LookupTerms
 from headrace.engine.kernel.config import CheckpointingMode
+from headrace.engine.multi_joins.multi_join import MultiJoin as MultiJoinOperator
 from headrace.engine.operators.arrival import StampRows
 from headrace.engine.operators.columnar import FilterColumns as FilterOperator
 from headrace.engine.operators.columnar import SelectColumns
@@ -63,6 +64,7 @@ from headrace.engine.plan.table_nodes import (
     LocalAggregation,
     LookupJoin,
     LookupWay,
+    MultiJoin,
     ProcessingTime,
     ProjectedJoin,
     Scan,
@@ -335,6 +337,12 @@ class Streams:
         )  # fmt: skip
         return self._joined(node, operator)
 
+    def multi_join(self, node: MultiJoin) -> DataStream:
+        keys = [self._keys(node, at, key.names or ()) for at, key in enumerate(node.keys)]
+        schemas = [one.schema for one in node.inputs if one.schema is not None]
+        operator = MultiJoinOperator(keys, node.steps, schemas=schemas, projection=node.projection)
+        return self._keyed_inputs(node, self._prepared(node, operator), keys)
+
     def temporal_join(self, node: TemporalJoin) -> DataStream:
         for one in node.inputs:
             if takes_back(one):
@@ -414,10 +422,12 @@ class Streams:
         return self._keys(node, 0, node.left_key.names or ()), self._keys(node, 1, node.right_key.names or ())
 
     def _joined(self, node: ProjectedJoin, operator: Any) -> DataStream:
-        operator = self._prepared(node, operator)
-        keys = self._keys_of_join(node)
-        left, right = self._input(node, 0).key_by(*keys[0]), self._input(node, 1).key_by(*keys[1])
-        made = left.transform("join", operator, None, node.name, others=[right], known_columns=node.schema)
+        return self._keyed_inputs(node, self._prepared(node, operator), self._keys_of_join(node))
+
+    def _keyed_inputs(self, node: Node, operator: Any, keys: Sequence[tuple[str, ...]]) -> DataStream:
+        """An operator of several inputs, each of which goes by its key."""
+        first, *others = (self._input(node, at).key_by(*names) for at, names in enumerate(keys))
+        made = first.transform("join", operator, None, node.name, others=others, known_columns=node.schema)
         return made.name(node.name[:_MOST_OF_A_NAME])
 
     # -- windows -------------------------------------------------------------------------------------------------------
@@ -594,6 +604,7 @@ _LOWERINGS: dict[type, Callable[[Streams, Any], DataStream]] = {
     Distinct: Streams.distinct,
     TopN: Streams.top,
     TableJoin: Streams.join,
+    MultiJoin: Streams.multi_join,
     TemporalJoin: Streams.temporal_join,
     IntervalJoin: Streams.interval_join,
     LookupJoin: Streams.lookup_join,

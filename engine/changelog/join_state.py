@@ -27,7 +27,7 @@ from ..tables.row_store import RowStore
 from .changes import adds, refuse_unknown_row
 from .join_type import JoinType
 
-__all__ = ["JoinState"]
+__all__ = ["JoinState", "codes_of_keys", "make_room", "put_away"]
 
 _MIN_DEAD = 1_024
 _STORES = ("left", "right")
@@ -117,7 +117,7 @@ class JoinState:
         Raises:
             UserFunctionError: If one is taken back that was not there.
         """
-        codes = self._codes_of(batch, side)
+        codes = codes_of_keys(self.residents, self.key_columns(batch, side), batch.num_rows)
         rows, ids = self._matches(batch, codes, side)
         num_matches = np.bincount(rows, minlength=batch.num_rows)
         is_moved = self._keep(batch, codes, signs, num_matches, side)
@@ -125,19 +125,7 @@ class JoinState:
         kinds = np.zeros(batch.num_rows, np.int8) if kinds is None else kinds
         places = self._places(rows, ids, num_matches, is_moved, turned, kinds, side)
         yield from self._made(batch, places, side)
-        self._make_room()
-
-    def _codes_of(self, batch: pa.RecordBatch, side: int) -> Integers:
-        """The codes of keys; -1 for those that match nothing."""
-        columns = self.key_columns(batch, side)
-        is_whole = np.ones(batch.num_rows, np.bool_)
-        for column in columns:
-            _leave_out_nulls(column, is_whole)
-        if is_whole.all():
-            return self.residents.codes_of(columns)
-        codes = np.full(batch.num_rows, -1, np.int64)
-        codes[is_whole] = self.residents.codes_of([column.filter(pa.array(is_whole)) for column in columns])
-        return codes
+        make_room(self.residents, self._stores)
 
     def key_columns(self, batch: pa.RecordBatch, side: int) -> list[pa.Array]:
         """The columns of records' keys."""
@@ -159,28 +147,9 @@ class JoinState:
     def _keep(
         self, batch: pa.RecordBatch, codes: Integers, signs: Integers | None, num_matches: Integers, side: int
     ) -> Truths:
-        """Add rows to their store, and take others out; returns which rows of the batch have moved anything.
-
-        A row that is taken back by the batch that has brought it has not.
-        """
-        store, counts = self._stores[side], self._type.counts_matches[side]
-        kept = [batch.column(name) for name in self._kept[side]]
-        is_known = codes >= 0
-        added = np.flatnonzero(is_known if signs is None else is_known & (signs > 0))
-        ids = store.add(codes[added], _taken(kept, added), num_matches[added] if counts else None)
-        is_moved = np.ones(batch.num_rows, np.bool_)
-        if signs is None:
-            return is_moved
-        removed = np.flatnonzero(is_known & (signs < 0))
-        found = store.find(codes[removed], _taken(kept, removed), latest=True)
-        if (found < 0).any():
-            refuse_unknown_row(batch.columns, batch.schema.names, int(removed[np.argmin(found)]))
-        store.remove(found)
-        if len(ids):
-            is_undone = found >= ids[0]
-            is_moved[removed[is_undone]] = False
-            is_moved[added[found[is_undone] - ids[0]]] = False
-        return is_moved
+        """Add rows to their store, and take others out; returns which rows of the batch have moved anything."""
+        counts = self._type.counts_matches[side]
+        return put_away(self._stores[side], batch, self._kept[side], codes, signs, num_matches if counts else None)
 
     def _count(self, rows: Integers, ids: Integers, signs: Integers | None, side: int) -> _Turned:
         """Count the matches of rows of the other side."""
@@ -263,17 +232,74 @@ class JoinState:
 
     # -- room and state ------------------------------------------------------------------------------------------------
 
-    def _make_room(self) -> None:
-        for store in self._stores:
-            if store.is_sparse:
-                store.compact()
-        if len(self._index) > 2 * sum(store.num_live for store in self._stores) + _MIN_DEAD:
-            self.residents.keep(np.flatnonzero(sum(store.weights(len(self._index)) for store in self._stores)))
-        self.residents.make_room()
-
     def persist_all(self) -> None:
         """Write what has changed."""
         self.residents.persist()
+
+
+def codes_of_keys(residents: ResidentKeys, columns: Sequence[pa.Array], num_rows: int) -> Integers:
+    """Return the codes of keys; -1 for those that match nothing, as a part of them is null."""
+    is_whole = np.ones(num_rows, np.bool_)
+    for column in columns:
+        _leave_out_nulls(column, is_whole)
+    if is_whole.all():
+        return residents.codes_of(columns)
+    codes = np.full(num_rows, -1, np.int64)
+    codes[is_whole] = residents.codes_of([column.filter(pa.array(is_whole)) for column in columns])
+    return codes
+
+
+def put_away(
+    store: RowStore,
+    batch: pa.RecordBatch,
+    names: Sequence[str],
+    codes: Integers,
+    signs: Integers | None,
+    numbers: Integers | None = None,
+) -> Truths:
+    """Add rows to a store and take others out of it; returns which rows of the batch have moved anything.
+
+    A row that is taken back by the batch that has brought it has not.
+
+    Args:
+        store: The rows of an input.
+        batch: The records.
+        names: The columns that are kept.
+        codes: Of the records' keys; those of -1 are not kept.
+        signs: -1 for those that are taken back; None if none is.
+        numbers: What the rows carry.
+
+    Raises:
+        UserFunctionError: If one is taken back that was not there.
+    """
+    kept = [batch.column(name) for name in names]
+    is_known = codes >= 0
+    added = np.flatnonzero(is_known if signs is None else is_known & (signs > 0))
+    ids = store.add(codes[added], _taken(kept, added), None if numbers is None else numbers[added])
+    is_moved = np.ones(batch.num_rows, np.bool_)
+    if signs is None:
+        return is_moved
+    removed = np.flatnonzero(is_known & (signs < 0))
+    found = store.find(codes[removed], _taken(kept, removed), latest=True)
+    if (found < 0).any():
+        refuse_unknown_row(batch.columns, batch.schema.names, int(removed[np.argmin(found)]))
+    store.remove(found)
+    if len(ids):
+        is_undone = found >= ids[0]
+        is_moved[removed[is_undone]] = False
+        is_moved[added[found[is_undone] - ids[0]]] = False
+    return is_moved
+
+
+def make_room(residents: ResidentKeys, stores: Sequence[RowStore]) -> None:
+    """Forget rows and keys that are gone, and put keys aside for which there is no room."""
+    for store in stores:
+        if store.is_sparse:
+            store.compact()
+    num_keys = len(residents.index)
+    if num_keys > 2 * sum(store.num_live for store in stores) + _MIN_DEAD:
+        residents.keep(np.flatnonzero(sum(store.weights(num_keys) for store in stores)))
+    residents.make_room()
 
 
 def _other_rows(ids: Integers, kind: RowKind) -> _Places:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from ..tables.columns import Integers, Truths
+from ..tables.pairs import pairs_of
 
-__all__ = ["KeyedRows", "all_valid", "pairs_of"]
+if TYPE_CHECKING:
+    from ..tables.columns import Truths
+
+__all__ = ["KeyedRows", "all_valid"]
 
 
 class KeyedRows:
@@ -54,19 +56,3 @@ def all_valid(columns: Sequence[pa.Array], num_rows: int) -> Truths:
         if column.null_count:
             found &= column.is_valid().to_numpy(zero_copy_only=False)
     return found
-
-
-def pairs_of(codes: Integers, owners: Integers, num_keys: int) -> tuple[Integers, Integers]:
-    """Return each record with each row of its key, in the order of the records.
-
-    Args:
-        codes: The place of each record's key; -1 for none.
-        owners: That of each row's key, in ascending order.
-        num_keys: How many keys there are.
-    """
-    counts = np.bincount(owners, minlength=num_keys + 1)  # the last one is that of records without a key
-    starts = np.cumsum(counts) - counts
-    own = counts[codes]
-    left = np.repeat(np.arange(len(codes)), own)
-    first = np.cumsum(own) - own
-    return left, starts[codes][left] + np.arange(len(left)) - first[left]

@@ -23,6 +23,7 @@ from ..plan.table_nodes import (
     IntervalJoin,
     LocalAggregation,
     LookupJoin,
+    MultiJoin,
     ProcessingTime,
     Scan,
     TableJoin,
@@ -116,7 +117,7 @@ def _state_of(node: Node) -> State | None:
     if isinstance(node, IntervalJoin):
         what = "rows of both inputs until the watermark has passed them"
         return State(node, _unless_bounded(node, Growth.PER_TIME), what)
-    if isinstance(node, TableJoin):
+    if isinstance(node, (TableJoin, MultiJoin)):
         return _of_join(node)
     if isinstance(node, WindowAggregation):
         each = "".join(f"{name}, " for name in _keys_of(node))
@@ -142,13 +143,15 @@ def _of_top(node: TopN) -> State:
     return State(node, _size(node), f"the first rows{each}")
 
 
-def _of_join(node: TableJoin) -> State:
+def _of_join(node: TableJoin | MultiJoin) -> State:
     sizes = [_size(one) for one in node.inputs]
-    largest = max(sizes)
+    largest, is_of_two = max(sizes), isinstance(node, TableJoin)
+    whole = "both inputs" if is_of_two else "all inputs"
     if largest is not Growth.UNBOUNDED:
-        return State(node, largest, "all rows of both inputs")
-    endless = [side for side, size in zip(("left", "right"), sizes, strict=True) if size is largest]
-    inputs = f"the {endless[0]} input" if len(endless) == 1 else "both inputs"
+        return State(node, largest, f"all rows of {whole}")
+    names = ("left", "right") if is_of_two else [f"{number}." for number in range(1, len(sizes) + 1)]
+    endless = [name for name, size in zip(names, sizes, strict=True) if size is largest]
+    inputs = whole if len(endless) == len(sizes) else f"the {' and the '.join(endless)} input"
     return State(node, largest, f"all rows of {inputs}, for ever", _JOINS)
 
 
@@ -225,7 +228,7 @@ def _passing(node: Node) -> frozenset[str]:
         return frozenset(name for name in node.names if name is not None) | (below[0] & set(_keys_of(node)))
     if isinstance(node, Select):
         return frozenset(columns_above(node, dict.fromkeys(below[0], "")))
-    if isinstance(node, (TableJoin, TemporalJoin, IntervalJoin, LookupJoin)):
+    if isinstance(node, (TableJoin, TemporalJoin, IntervalJoin, LookupJoin, MultiJoin)):
         return frozenset(name for side, column, name in node.projection if column in below[side])
     if isinstance(node, Aggregation):
         return below[0] & set(_keys_of(node))

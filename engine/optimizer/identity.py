@@ -55,6 +55,7 @@ from ..plan.table_nodes import (
     IntervalJoin,
     LocalAggregation,
     LookupJoin,
+    MultiJoin,
     ProcessingTime,
     ProjectedJoin,
     Scan,
@@ -490,6 +491,28 @@ class _Finder:
         keeps = self._kept(kind, node, sides, about, keys, parts, states)
         return Identity(keeps.id, frozenset(), columns, keeps)
 
+    def multi_join(self, node: MultiJoin) -> Identity:
+        sides = [self._of(node, at) for at in range(len(node.inputs))]
+        together = sorted(
+            zip(*map(_names, node.keys), strict=True),
+            key=lambda names: [side.columns[name] for side, name in zip(sides, names, strict=True)],
+        )
+        keys = [[names[at] for names in together] for at in range(len(sides))]
+        used = [*node.projection, *(entry for step in node.steps for entry in step.columns)]
+        columns = {name: _digest("side", at, sides[at].columns[column]) for at, column, name in node.projection}
+        self.labels |= {
+            columns[name]: self.labels.get(sides[at].columns[column], "value") for at, column, name in node.projection
+        }
+        about: list[Any] = [[[side.columns[name] for name in own] for side, own in zip(sides, keys, strict=True)]]
+        for step in node.steps:
+            named = {name: _digest("side", at, sides[at].columns[column]) for at, column, name in step.columns}
+            condition = None if step.condition is None else _canonical(step.condition.structure, named)
+            about.append([step.is_left, step.needs, condition])
+        states = tuple(f"input{at}" for at in range(len(sides)))
+        only = [{column for of, column, _ in used if of == at} for at in range(len(sides))]
+        keeps = self._kept("multi join", node, sides, about, keys, self._rows(states, sides, only), states)
+        return Identity(keeps.id, frozenset(), columns, keeps)
+
     def _waiting(self, node: LookupJoin, sides: list[Identity], about: Any) -> Keeps:
         """What an asynchronous lookup keeps: rows that wait for an answer."""
         parts = self._rows(("requests",), sides[:1])
@@ -552,4 +575,5 @@ _KINDS: tuple[tuple[type[Node] | tuple[type[Node], ...], Callable[[_Finder, Any]
     (WindowRows, _Finder.window_rows),
     (WindowAggregation, _Finder.window_aggregation),
     (ProjectedJoin, _Finder.join),
+    (MultiJoin, _Finder.multi_join),
 )

@@ -16,6 +16,7 @@ from ..plan.table_nodes import (
     IntervalJoin,
     LocalAggregation,
     LookupJoin,
+    MultiJoin,
     ProcessingTime,
     Scan,
     TableJoin,
@@ -59,6 +60,8 @@ def takes_back(node: Node) -> bool:
     if isinstance(node, TableJoin):
         is_inner = node.how in ("inner", "semi")
         return not is_inner or any(takes_back(one) for one in node.inputs)
+    if isinstance(node, MultiJoin):
+        return any(step.is_left for step in node.steps) or any(takes_back(one) for one in node.inputs)
     if isinstance(node, OverGroups):
         return not is_timed(node)
     if isinstance(node, LookupJoin):

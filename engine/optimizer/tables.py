@@ -61,6 +61,7 @@ from ..plan.table_nodes import (
     WindowSpec,
 )
 from .bounded_joins import find_bounded_joins
+from .chains import find_multi_joins, merge_unions
 from .common_expressions import compute_once
 from .join_filters import conditions_into_joins, conditions_of, filters_below_joins
 from .optimizer import Roots, Rule, push_filters
@@ -70,7 +71,6 @@ from .source_times import watermarks_into_sources
 from .stream_traits import renamed_below
 from .table_columns import fields_before_conditions, prune_table_columns
 from .temporal_rows import FOUND, ROW, TIME, VERSION, BesideEachOther, field_of, keys_of
-from .unions import merge_unions
 from .window_rows import WindowsOfBatch, as_times, milliseconds_of
 
 __all__ = ["as_data_sets", "as_streams"]
@@ -322,12 +322,13 @@ def _columns_read(node: Node, parent: Node) -> set[str]:
     return set() if parent.schema is None else set(parent.schema.names)
 
 
-def as_streams(new_id: Callable[[], int], *, shares: bool = True) -> tuple[Rule, ...]:
+def as_streams(new_id: Callable[[], int], *, shares: bool = True, multi_joins: bool = False) -> tuple[Rule, ...]:
     """What is done to a plan before streams are made of it, in this order.
 
     Args:
         new_id: Numbers the nodes that are added.
         shares: Whether equal sub-plans become one.
+        multi_joins: Whether chains of joins become one, also where no hint says so.
     """
     return (
         Rule("unions of unions", merge_unions),
@@ -342,6 +343,7 @@ def as_streams(new_id: Callable[[], int], *, shares: bool = True) -> tuple[Rule,
         Rule("no places that nobody reads", drop_places),
         Rule("only columns that are read", prune_table_columns),
         Rule("fields before conditions", functools.partial(fields_before_conditions, new_id=new_id)),
+        Rule("one join of many", functools.partial(find_multi_joins, is_enabled=multi_joins)),
         Rule("nothing costly computed twice", functools.partial(compute_once, new_id=new_id)),
         Rule("watermarks to sources", watermarks_into_sources),
     )

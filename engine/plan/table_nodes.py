@@ -17,10 +17,11 @@ from typing import Any
 
 from ..columns.expressions import Expression
 from ..functions.aggregates.contract import Aggregate
+from ..multi_joins.join_step import JoinStep
 from ..operators.expanding import Expansion
 from .group_nodes import Grouped
 from .join_nodes import KeyMatch
-from .nodes import Node, Order
+from .nodes import GroupKey, Node, Order
 
 __all__ = [
     "EventTime",
@@ -29,6 +30,7 @@ __all__ = [
     "LocalAggregation",
     "LookupJoin",
     "LookupWay",
+    "MultiJoin",
     "ProcessingTime",
     "ProjectedJoin",
     "Scan",
@@ -201,7 +203,28 @@ class ProjectedJoin(KeyMatch):
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class TableJoin(ProjectedJoin):
-    """All pairs, kept up to date."""
+    """All pairs, kept up to date.
+
+    Attributes:
+        hinted_multi: Whether a hint says that it and others are to be one operator.
+    """
+
+    hinted_multi: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class MultiJoin(Node):
+    """Rows of all inputs with one key in common, one joined after the other, kept up to date.
+
+    Attributes:
+        keys: Of each input.
+        steps: How all inputs but the first are joined.
+        projection: ``(input, column, name in the result)`` of each column.
+    """
+
+    keys: tuple[GroupKey, ...]
+    steps: tuple[JoinStep, ...]
+    projection: tuple[tuple[int, str, str], ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

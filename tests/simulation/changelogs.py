@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from aggregate_kit import aggregate_of
 from changelog_kit import AsChanges, FromChanges
-from changelog_oracles import aggregated, first_rows, joined, over
+from changelog_oracles import aggregated, first_rows, joined, joined_in_a_chain, over
 from simulation.programs import NumberedSource, Program, Record, freeze
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
@@ -27,6 +27,8 @@ from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import RowKind
 from headrace.engine.frames.calls import Frame, lead, row_number
 from headrace.engine.functions.aggregates import built_in as f
+from headrace.engine.multi_joins.join_step import JoinStep
+from headrace.engine.multi_joins.multi_join import MultiJoin
 from headrace.engine.operators.mini_batch import MiniBatch
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64()), ("text", pa.string())])
@@ -148,6 +150,28 @@ def joined_changes(rng: random.Random, _splits: list[list[Record]], _given: Any)
     return _program(f"joined_changes/{how}/{parallelism}", build, join_names(projection, how), rows)
 
 
+def joined_in_chains(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    """Three inputs as one join; maybe the third one is joined by the second, whose row may be missing."""
+    parallelism, inputs = rng.randint(1, 3), [draw_changes(rng) for _ in range(3)]
+    sources = [(rng.choice((0, 2, 3)), rng.random() < 0.5) for _ in inputs]
+    steps = [(rng.random() < 0.6, 0, rng.choice((None, 0))), (rng.random() < 0.6, rng.randint(0, 1), None)]
+    projection = [(at, name, f"{at}_{name}") for at in range(3) for name in SCHEMA.names]
+    how = "-".join("left" if is_left else "inner" for is_left, _, _ in steps)
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        columns = ((0, "value", "one"), (1, "value", "other"))
+        condition = None if steps[0][2] is None else col("one") < col("other")
+        first = JoinStep(steps[0][0], (), condition, () if condition is None else columns)
+        second = JoinStep(steps[1][0], (1,) if steps[1][1] else ())
+        join = MultiJoin([["key"]] * 3, [first, second], schemas=[SCHEMA] * 3, projection=projection)
+        keyed = [_source(env, one, splits).key_by("key") for one, (splits, _) in zip(sources, inputs, strict=True)]
+        stream = keyed[0].transform("join", join, others=keyed[1:])
+        _write(stream.set_parallelism(parallelism), path, parallelism)
+
+    rows = joined_in_a_chain([rows for _, rows in inputs], steps, 1, [3, 3, 3])
+    return _program(f"joined_in_chains/{how}/{parallelism}", build, [name for _, _, name in projection], rows)
+
+
 def framed(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
     """What the rows of a key come to in an order that tells all but equal ones apart."""
     splits, remaining = draw_changes(rng)
@@ -199,4 +223,5 @@ def join_names(projection: list[tuple[int, str, str]], how: str) -> list[str]:
 CHANGELOGS = (grouped, ranked_groups, last_rows, joined_changes)
 IN_PHASES = (in_phases,)
 FRAMED = (framed,)
+CHAINS = (joined_in_chains,)
 """Apart, so that the seeds of the others stay what they are."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from campaigns import blocks, campaign, planted
-from simulation.changelogs import CHANGELOGS, FRAMED, IN_PHASES
+from simulation.changelogs import CHAINS, CHANGELOGS, FRAMED, IN_PHASES
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
@@ -23,6 +23,7 @@ from headrace.engine.changelog import grouped_state, join_state, over_state, ran
 from headrace.engine.changelog.grouped_state import GroupedState
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.kernel.config import StateSettings
+from headrace.engine.multi_joins.multi_join_state import MultiJoinState
 from headrace.engine.operators.mini_batch import MiniBatch
 from headrace.engine.tables import row_store, run_log, value_counts
 from headrace.engine.tables.key_index import KeyIndex
@@ -112,6 +113,28 @@ def test_frames_of_changes_come_to_what_plain_loops_give(on_rocksdb: Any, block:
         run_seed(seed, shapes=FRAMED, mutate=on_rocksdb if seed % 8 == 0 else None)
     run_rescale_seed(block, shapes=FRAMED)
     run_savepoint_seed(block, shapes=FRAMED)
+
+
+@pytest.mark.parametrize("block", blocks(1, 4))
+def test_chains_of_joins_come_to_what_plain_loops_give(on_rocksdb: Any, block: int) -> None:
+    for seed in range(4 * block, 4 * block + 4):
+        run_seed(seed, shapes=CHAINS, mutate=on_rocksdb if seed % 4 == 1 else None)
+
+
+@pytest.mark.parametrize("block", blocks(0, 3))
+def test_chains_of_joins_are_rescaled_and_gone_on_with(block: int) -> None:
+    for seed in range(2 * block, 2 * block + 2):
+        run_rescale_seed(seed, shapes=CHAINS)
+        run_savepoint_seed(seed, shapes=CHAINS)
+
+
+def test_a_chain_that_counts_no_matches_is_caught() -> None:
+    def none(self: Any, lines: Any, _own: Any) -> Any:
+        return np.zeros(len(lines.codes), np.int64)
+
+    with mock.patch.object(MultiJoinState, "_num_matches", none), pytest.raises(AssertionError):
+        for seed in range(100):
+            run_seed(seed, shapes=CHAINS)
 
 
 def test_a_frame_whose_rows_are_not_kept_is_caught() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ...plan.plan import Aggregation, Distinct, Node, OverGroups
-from ...plan.table_nodes import TableJoin, TopN
+from ...plan.table_nodes import MultiJoin, TableJoin, TopN
 from ..stream_traits import is_timed
 
 __all__ = ["MiniBatches", "Phases", "Tuning"]
@@ -40,7 +40,7 @@ class MiniBatches:
     def wait_for(node: Node) -> bool:
         """Whether rows wait in front of a node: one that gives the net change of what comes to it at once."""
         is_over = isinstance(node, OverGroups) and not is_timed(node)
-        return is_over or isinstance(node, (Aggregation, Distinct, TopN, TableJoin))
+        return is_over or isinstance(node, (Aggregation, Distinct, TopN, TableJoin, MultiJoin))
 
 
 @dataclass(frozen=True)

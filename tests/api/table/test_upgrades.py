@@ -334,9 +334,9 @@ def test_records_in_flight_are_read_by_the_same_query_only(saved, monkeypatch):
             explained(path, query)
 
 
-def upgrade_of(query, stored=None, table="nothing"):
+def upgrade_of(query, stored=None, table="nothing", **settings):
     """What becomes of a query's state, on paper."""
-    with environment(1) as env:
+    with environment(1, **settings) as env:
         root = env._root(env.sql_query(query))
         return planned((root,), (SinkOfPlan(table, table),), (), stored)
 
@@ -444,6 +444,26 @@ def test_what_begins_anew_has_names_of_its_own():
              for plan in (first, second, third)]  # fmt: skip
     assert not names[0] & names[2]
     assert len({op.uid for plan in (first, second, third) for op in plan.operators if op.kind == "aggregate"}) == 1
+
+
+CHAIN = "SELECT a.v, b.w, c.x FROM src AS a JOIN src AS b ON a.k = b.k LEFT JOIN src AS c ON b.k = c.k AND c.v > a.v"
+
+
+def test_a_join_of_many_goes_on_where_it_is_the_same_one():
+    """Its rows are kept otherwise than those of joins one after the other."""
+    on = {"table.optimizer.multi-join.enabled": "true"}
+    renamed = """SELECT r.v, p.x, q.vv FROM (SELECT k AS a, w AS v FROM src) AS r JOIN (SELECT v AS vv, k AS b FROM src)
+        AS q ON q.b = r.a LEFT JOIN (SELECT v AS u, x, k AS c FROM src) AS p ON p.c = r.a AND q.vv < p.u"""
+    first = (
+        "SELECT b.v, a.w, c.x FROM src AS a JOIN src AS b ON a.k = b.k LEFT JOIN src AS c ON a.k = c.k AND c.v > b.v"
+    )
+    before = upgrade_of(first, **on).plan
+    for query in (first, renamed, renamed.replace("r.v, p.x, q.vv", "r.v, q.vv")):
+        found = upgrade_of(query, before, **on)
+        assert [one.verdict.value for one in found.operators if one.kind == "multi join"] == ["reuse"]
+    for query, settings in ((first, {}), (CHAIN, on), (first.replace("LEFT ", ""), on)):
+        asked = upgrade_of(query, before, **settings).asks
+        assert {one.value for one in asked} == {"lost", "partial"}
 
 
 ALIKE = [
