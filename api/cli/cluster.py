@@ -10,6 +10,7 @@ Source: Flink's ``start-cluster.sh``, ``yarn-session.sh`` and ``-yid``.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,11 @@ def add_cluster_commands(commands: Any) -> None:
     listing = actions.add_parser("list", help="clusters with their TaskManagers: slots, memory, disk, network")
     listing.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
     listing.set_defaults(function=_list)
+
+    history = commands.add_parser("history", help="serve REST about the ended jobs of a cluster that may be gone")
+    history.add_argument("--rest-port", metavar="PORTS", default="8082-8181", help="a port of the loopback, or a range")
+    history.add_argument("directory", metavar="DIR", help="of the cluster: HA_DIR/CLUSTER_ID, a path or a URI")
+    history.set_defaults(function=_history)
 
     recover = commands.add_parser("recover", help="start a cluster that is gone again, with its jobs")
     _add_start_options(recover)
@@ -180,6 +186,32 @@ def _recover(options: argparse.Namespace) -> int:
         if view.state == JobStatus.FAILED.value:
             print(f"    {view.failure}")
     print(f"cluster {cluster.name} runs, with {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}")
+    return 0
+
+
+def _history(options: argparse.Namespace) -> int:
+    from headrace.actors.rest.history import EndedJobs
+    from headrace.actors.rest.security import fresh_tokens
+    from headrace.actors.rest.server import RestServer
+    from headrace.state.checkpoints.job_store import JobStore
+
+    place = lasting_place(options.directory, "DIR").rstrip("/")
+    jobs = EndedJobs(JobStore.open(place), place.rpartition("/")[2])
+    num_jobs = len(jobs.views())
+    tokens = fresh_tokens()
+    server = RestServer(jobs, RestSettings(bind_port=options.rest_port), tokens)
+    url = server.start()
+    try:
+        print(f"{num_jobs} {'job' if num_jobs == 1 else 'jobs'} of cluster {jobs.name} that have ended")
+        for job_id, problem in jobs.problems.items():
+            print(f"{job_id}: {problem}")
+        # The other token is told to nobody: there is nothing to change.
+        print(f"REST: {url}\ntoken: {tokens.read}\nCtrl-C ends it", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(3_600)
+    finally:
+        server.close()
     return 0
 
 

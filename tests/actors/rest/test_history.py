@@ -1,0 +1,115 @@
+"""Jobs that have ended, after their cluster has gone: what REST says of them is what it said of them before.
+
+Families: end to end against the living cluster's own answers; everything that would change something is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from rest_kit import ask, part, rest_environment
+
+from headrace import HighAvailabilitySettings
+from headrace.actors.rest.resources.routes import Right
+from headrace.actors.rest.security import fresh_tokens
+from headrace.actors.rest.server import RestServer
+from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.errors import JobFailedError
+from headrace.engine.kernel.rest_settings import RestSettings
+
+
+def fails_at_seven(n):
+    if n == 7:
+        message = "seven"
+        raise ValueError(message)
+    return n
+
+
+PATHS = ("", "/status", "/exceptions", "/accumulators", "/metrics", "/plan", "/checkpoints")
+
+
+def without_times(content):
+    """Answers differ in when they were given, and of a living cluster in what its JobManager has told beyond a view."""
+    return {key: value for key, value in content.items() if key not in ("now", "plan", "vertices", "job-type")}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """What a cluster has said of two jobs that have ended, and where their history is."""
+    directory = tmp_path_factory.mktemp("ha")
+    env = rest_environment(high_availability=HighAvailabilitySettings(str(directory), "of-two"))
+    with env:
+        numbers = env.from_source(GeneratorSource(lambda n: n, 20), None, "numbers").uid("numbers")
+        numbers.map(lambda n: n).name("good").filter(lambda n: False).print()
+        good = env.execute_async("good")
+        assert good.result() is not None
+        numbers = env.from_source(GeneratorSource(lambda n: n, 20), None, "numbers").uid("numbers")
+        numbers.map(fails_at_seven).name("bad").filter(lambda n: False).print()
+        bad = env.execute_async("bad")
+        with pytest.raises(JobFailedError):
+            bad.result()
+        address = env._cluster.rest_addresses()[0]
+
+        def said(path):
+            response = ask(address.url, path, address.tokens.read)
+            return response.json if response.status == 200 else None
+
+        before = {
+            (job_id, path): said(f"/jobs/{job_id}{path}")
+            for job_id in (good.get_job_id(), bad.get_job_id())
+            for path in ("", "/status", "/exceptions")
+        }
+        overview = said("/jobs/overview")
+    return directory / "of-two", before, overview
+
+
+@pytest.fixture(scope="module")
+def served(ended):
+    """The history, served by the command."""
+    command = [sys.executable, "-m", "headrace.cli", "history", "--rest-port", "20000-32000", str(ended[0])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    said = ""
+    while "Ctrl-C" not in said:
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    yield said, re.search(r"REST: (\S+)", said)[1], re.search(r"token: (\S+)", said)[1]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0
+    process.stdout.close()
+
+
+def test_jobs_are_as_their_cluster_has_said_when_it_lived(ended, served):
+    _, before, overview = ended
+    said, url, token = served
+    assert said.startswith("2 jobs of cluster of-two")
+    for (job_id, path), content in before.items():
+        found = ask(url, f"/jobs/{job_id}{path}", token)
+        assert found.status == 200, (path, found)
+        assert without_times(found.json) == without_times(content), path
+    now = {job["jid"]: job for job in ask(url, "/jobs/overview", token).json["jobs"]}
+    assert set(now) == {job["jid"] for job in overview["jobs"]}
+    for job in overview["jobs"]:
+        assert all(now[job["jid"]][key] == job[key] for key in ("name", "state", "start-time", "end-time", "duration"))
+    counts = ask(url, "/overview", token).json
+    assert (counts["jobs-finished"], counts["jobs-failed"], counts["taskmanagers"]) == (1, 1, 0)
+
+
+def test_nothing_can_be_changed_and_nobody_is_let_in_without_a_token(ended, served):
+    _, url, token = served
+    job_id = next(iter(ended[1]))[0]
+    table = RestServer(None, RestSettings(bind_port="0"), fresh_tokens()).table
+    for route in table.routes:
+        if route.right not in (Right.READ, Right.WRITE):
+            continue  # it has no data
+        path = re.sub(r":(\w+)", lambda match: job_id if match[1] == "jobid" else "x", route.path)
+        assert ask(url, path, method=route.method).status == 401, path
+        status = ask(url, path, token, method=route.method).status
+        assert status == 403 if route.right is Right.WRITE else status in (200, 400, 404, 409, 503), (path, status)
+    for path in PATHS:
+        assert ask(url, f"/jobs/{part(job_id)}{path}", token).status == 200, path
+    assert ask(url, "/jobs/other", token).status == 404
