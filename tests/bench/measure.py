@@ -87,7 +87,13 @@ class Mark:
     view: Any
 
 
-def steady_marks(client: Any, num_records: int, *, sources: int = 1, from_share: float = 0.1) -> tuple[Mark, Mark]:
+class TooShort(Exception):
+    """A run that ended before there was anything to measure."""
+
+
+def steady_marks(
+    client: Any, num_records: int, *, sources: int = 1, from_share: float = 0.1, at_least: int | None = None
+) -> tuple[Mark, Mark]:
     """Follow a job to its end, and give the first and the last report within the steady part of its input.
 
     Args:
@@ -95,6 +101,11 @@ def steady_marks(client: Any, num_records: int, *, sources: int = 1, from_share:
         num_records: Records of all sources together.
         sources: How many of the plan's first vertices are sources.
         from_share: The steady part begins when this share has been read, and ends with 95 %.
+        at_least: Reports that the steady part must have; without it a short run is taken as a whole, from its first
+            report on.
+
+    Raises:
+        TooShort: If there are fewer.
     """
     marks: list[Mark] = []
     for view in client.views():
@@ -102,6 +113,9 @@ def steady_marks(client: Any, num_records: int, *, sources: int = 1, from_share:
         marks.append(Mark(time.perf_counter(), _cpu_seconds_of_hosts(), done, view))
     client.result(timeout=60)
     inner = [mark for mark in marks if from_share * num_records <= mark.done <= 0.95 * num_records]
+    if at_least is not None and len({mark.done for mark in inner}) < at_least:
+        message = f"a run over {num_records:,} records is too short; give it more"
+        raise TooShort(message)
     if len(inner) < 2 or inner[-1].done == inner[0].done:  # a short run: all of it, from the first report on
         inner = [mark for mark in marks if mark.done > 0]
     if len(inner) < 2 or inner[-1].done == inner[0].done:

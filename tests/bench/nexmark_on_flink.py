@@ -1,13 +1,23 @@
 """Runs queries on Flink, for `nexmark`: a Python that has apache-flink, asked over its standard input.
 
-Each line that comes is JSON. The first has ``events``: statements that create the tables. Each other one has ``query``
-and ``events``, how many the tables have; the answer is a line with events per second and per processor second.
+Install it into an environment of its own, with Java 17 on the path or as JAVA_HOME, and Flink's Parquet format with
+what it needs of Hadoop, as jars in a folder::
+
+    python3.11 -m venv flink && flink/bin/pip install apache-flink==2.3.0
+    mvn dependency:copy-dependencies -DoutputDirectory=jars -f POM
+
+where POM depends on ``org.apache.flink:flink-sql-parquet:2.3.0``, ``org.apache.hadoop:hadoop-client-api:3.3.6``,
+``org.apache.hadoop:hadoop-client-runtime:3.3.6`` and ``commons-logging:commons-logging:1.2``.
+
+Each line that comes is JSON. The first has ``tables``: by the name of a folder of events, statements that create the
+tables over them; that of ``no-events`` has hardly any. Each other one has ``query``, ``from`` (a folder), ``events``,
+how many it has, and ``warm``, another folder; the answer is a line with events per second and per processor second.
 
 Flink is set up as its Nexmark sets it up, and as fast as it is here: state on the heap, mini-batches of 2 s or 50,000
 rows, split distinct aggregation, two-phase aggregation, object reuse, parallelism 2, no checkpoints; one JVM for all
-queries. Each is run on all events twice, so that its code is compiled before it is measured, and what the second run
-took counts, less what a run of the same query over no events takes: planning, starting and stopping. Processor seconds
-are those of this process and all below it.
+queries. Each is run twice, over the folder ``warm`` first, so that its code is compiled before it is measured, and what
+the second run took counts, less what a run of the same query over no events takes: planning, starting and stopping.
+Processor seconds are those of this process and all below it.
 """
 
 from __future__ import annotations
@@ -18,6 +28,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from pyflink.table import EnvironmentSettings, TableEnvironment
 
@@ -65,13 +76,14 @@ def into_nothing(env: TableEnvironment, query: str) -> tuple[float, float]:
     return time.perf_counter() - began, processor_seconds() - used
 
 
-def measured(env: TableEnvironment, empty: TableEnvironment, query: str, num_events: int) -> dict[str, object]:
-    into_nothing(env, query)
-    seconds, used = into_nothing(env, query)
-    idle_seconds, idle_used = into_nothing(empty, query)
+def measured(tables: dict[str, TableEnvironment], asked: dict[str, Any]) -> dict[str, object]:
+    query = asked["query"]
+    into_nothing(tables[asked["warm"]], query)
+    seconds, used = into_nothing(tables[asked["from"]], query)
+    idle_seconds, idle_used = into_nothing(tables["no-events"], query)
     return {
-        "per_second": num_events / (seconds - idle_seconds),
-        "per_cpu_second": num_events / (used - idle_used),
+        "per_second": asked["events"] / (seconds - idle_seconds),
+        "per_cpu_second": asked["events"] / (used - idle_used),
         "seconds": [seconds, idle_seconds, used, idle_used],
     }
 
@@ -93,13 +105,12 @@ def main() -> None:
     if options.jars:
         os.environ["HADOOP_CLASSPATH"] = ":".join(map(str, Path(options.jars).glob("*.jar")))
         SETTINGS["pipeline.jars"] = ";".join(f"file://{jar}" for jar in Path(options.jars).glob("*.jar"))
-    statements = json.loads(sys.stdin.readline())["events"]
-    env, empty = environment(statements), environment(statements.replace("/events'", "/no-events'"))
+    tables = {name: environment(one) for name, one in json.loads(sys.stdin.readline())["tables"].items()}
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            answer = measured(env, empty, asked["query"], asked["events"])
+            answer = measured(tables, asked)
         except Exception as error:
             answer = {"error": str(error).strip().splitlines()[0][:200]}
         print(json.dumps(answer), flush=True)
