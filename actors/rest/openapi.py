@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .resources.routes import Parameter, RestRequest, Route, RouteTable
+from .resources.routes import Parameter, RestRequest, Right, Route, RouteTable
 
 __all__ = ["OpenApi"]
 
@@ -37,6 +37,8 @@ class OpenApi:
         """Make the document of a table."""
         paths: dict[str, dict[str, Any]] = {}
         for route in table.routes:
+            if route.right is Right.NONE:
+                continue  # a page, which nobody asks for data
             paths.setdefault(_NAMED.sub(r"{\1}", route.path), {})[route.method.lower()] = _operation(route)
         error = {"type": "object", "properties": {"errors": {"type": "array", "items": {"type": "string"}}}}
         self._document = {

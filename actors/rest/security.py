@@ -22,7 +22,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 
 from .resources.routes import RestError, Right
 
-__all__ = ["HEADERS", "Guard", "Tokens", "fresh_tokens"]
+__all__ = ["HEADERS", "PAGE_HEADERS", "Guard", "Tokens", "fresh_tokens"]
 
 HEADERS = {
     "cache-control": "no-store",
@@ -32,7 +32,16 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Of every answer; pages, once there are some, need a wider policy of their own."""
+"""Of every answer that is no page."""
+
+PAGE_HEADERS = {
+    **HEADERS,
+    "content-security-policy": (
+        "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; object-src 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+}
+"""Of pages: they may load what this server has, and nothing else; no text becomes markup or a script."""
 
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -79,12 +88,7 @@ class Guard:
         Raises:
             RestError: 403 for a wrong host or origin, 401 without a good token.
         """
-        host = headers.get("host", "").lower()
-        if _name_of(host) not in self._names:
-            raise RestError(403, "this server does not go by the name that it was asked by (rest.allowed-hosts)")
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() not in (f"{self._scheme}://{host}", *self._origins):
-            raise RestError(403, "pages of this origin may not ask (rest.allowed-origins)")
+        self.require_own(headers)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         digest = _digest(token.strip() if scheme.lower() == "bearer" else "")
         may_write = hmac.compare_digest(digest, self._write)
@@ -94,6 +98,19 @@ class Guard:
         if may_read:
             return Right.READ
         raise RestError(401, "a token is needed, as 'Authorization: Bearer ...'")
+
+    def require_own(self, headers: Mapping[str, str]) -> None:
+        """Refuse who asks by another name, or from another's page.
+
+        Raises:
+            RestError: 403.
+        """
+        host = headers.get("host", "").lower()
+        if _name_of(host) not in self._names:
+            raise RestError(403, "this server does not go by the name that it was asked by (rest.allowed-hosts)")
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() not in (f"{self._scheme}://{host}", *self._origins):
+            raise RestError(403, "pages of this origin may not ask (rest.allowed-origins)")
 
 
 def _digest(token: str) -> bytes:

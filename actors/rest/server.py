@@ -40,7 +40,7 @@ from .resources.operations import Operations
 from .resources.questions import AsksCluster, ClusterQuestions
 from .resources.routes import Answer, RestError, RestRequest, Right, Route, body_of, query_of
 from .resources.sampling import Samplings
-from .security import HEADERS, Guard, Tokens
+from .security import HEADERS, PAGE_HEADERS, Guard, Tokens
 from .table import route_table
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ class RestServer:
         except RestError as error:
             answer = Answer(None, error.status)
             content = _encoded({"errors": [error.message]})
-        headers = {**HEADERS, "content-type": answer.media_type, "content-length": str(len(content))}
+        common = PAGE_HEADERS if answer.is_page else HEADERS
+        headers = {**common, "content-type": answer.media_type, "content-length": str(len(content))}
         if answer.status == 401:
             headers["www-authenticate"] = "Bearer"
         start = {"type": "http.response.start", "status": answer.status}
@@ -186,14 +187,18 @@ class RestServer:
             text = value.decode("latin-1")
             key = name.decode("latin-1").lower()
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
-        right = self._guard.admit(headers)
         raw_path = (scope.get("raw_path") or b"/").decode("latin-1")
+        if self.table.is_open(scope["method"], raw_path):
+            self._guard.require_own(headers)
+            right = Right.NONE
+        else:
+            right = self._guard.admit(headers)
         route, path = self.table.find(scope["method"], raw_path)
         if route.right is Right.WRITE and right is not Right.WRITE:
             raise RestError(403, "this token allows looking only")
         query = query_of(route, scope["query_string"].decode("latin-1"))
         body = body_of(route, await self._body(receive)) if route.method != "GET" else {}
-        request = RestRequest(path, query, body, self.questions)
+        request = RestRequest(path, query, body, self.questions, right)
         answer, content = await asyncio.get_running_loop().run_in_executor(self._threads, _handled, route, request)
         if route.right is Right.WRITE:
             client = (scope.get("client") or ("",))[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from headrace.engine.kernel.rest_settings import RestSettings
 
 from .openapi import OpenApi
+from .pages import page_routes
 from .resources import checkpoints, cluster, jobs, logs, metrics, operations, vertices
 from .resources.routes import Handler, Parameter, Right, Route, RouteTable
 from .resources.sampling import FLAME_GRAPH_TYPES, Samplings
@@ -75,6 +76,7 @@ def route_table(
         ),
         (f"{_JOB}/accumulators", jobs.accumulators, "What user functions have accumulated.", ()),
         (f"{_JOB}/metrics", metrics.job_metrics, "Metrics of a job as such.", (_GET,)),
+        (f"{_JOB}/watermarks", vertices.watermarks_of_job, "Where event time is in all operators of a job.", ()),
         (_CHECKPOINTS, checkpoints.statistics, "Counts, a summary and the newest checkpoints of a job.", ()),
         (f"{_CHECKPOINTS}/config", checkpoints.configuration, "How a job takes checkpoints.", ()),
         (f"{_CHECKPOINTS}/details/:checkpointid", checkpoints.checkpoint, "One checkpoint, vertex by vertex.", ()),
@@ -140,6 +142,7 @@ def route_table(
             for path, handler, summary in _LOGS
         ),
         *_changes(changes),
+        *page_routes(),
     ]
     table = RouteTable(routes)
     description.describe(table)

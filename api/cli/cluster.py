@@ -131,7 +131,7 @@ def _print_rest_addresses(cluster: Cluster) -> None:
         print(f"REST is not served: {error}")
         return
     for address in addresses:
-        print(f"REST: {address.url}")
+        print(f"dashboard and REST: {address.url}")
     if addresses:
         print(f"token: {addresses[0].tokens.write}\nto look only: {addresses[0].tokens.read}")
 

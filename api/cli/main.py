@@ -26,6 +26,7 @@ from .cluster import (
     add_high_availability_options,
     export_high_availability,
 )
+from .dashboard import add_command as add_dashboard_command
 from .job_logs import add_command as add_logs_command
 from .sql import add_command as add_sql_command
 from .state import add_commands as add_state_commands
@@ -124,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(function=_run)
 
     add_sql_command(commands, _positive)
+    add_dashboard_command(commands)
 
     listing = commands.add_parser("list", help="jobs of a running Ray cluster")
     listing.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")

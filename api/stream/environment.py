@@ -573,7 +573,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def _rest_lines(cluster: Cluster) -> list[str]:
         """Say where REST is served; tokens are in a file, for this may be a log."""
         try:
-            return [f"REST: {address.url} (token: {address.file})" for address in cluster.rest_addresses()]
+            return [
+                f"dashboard and REST: {address.url} (token: {address.file})" for address in cluster.rest_addresses()
+            ]
         except HeadraceError as error:
             return [f"REST is not served: {error}"]
 

@@ -15,7 +15,7 @@ from headrace.engine.protocol.details import JobDetails, SubtaskView
 from headrace.engine.protocol.states import JobStatus, TaskState
 from headrace.engine.protocol.views import TaskManagerView
 
-from .routes import RestError, RestRequest
+from .routes import RestError, RestRequest, Right
 
 __all__ = ["Configuration", "overview", "slots_of", "task_manager", "task_managers"]
 
@@ -35,13 +35,20 @@ class Configuration:
     def __call__(self, request: RestRequest) -> Any:
         """What pages need to know of the server."""
         here = time.localtime()
+        may_write = request.right is Right.WRITE
         return {
             "refresh-interval": self._refresh_interval_ms,
             "timezone-name": here.tm_zone,
             "timezone-offset": here.tm_gmtoff * 1_000,
             "headrace-version": self._version,
             "cluster": request.cluster.cluster.name,
-            "features": {"web-submit": False, "web-cancel": True, "web-rescale": True, "web-history": False},
+            # What the token of who asks allows.
+            "features": {
+                "web-submit": False,
+                "web-cancel": may_write,
+                "web-rescale": may_write,
+                "web-history": False,
+            },
         }
 
 

@@ -15,7 +15,7 @@ from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, VertexView
 
 from .routes import RestError, RestRequest
-from .tasks import FLINK_STATES, io_metrics, state_counts, state_of_all, times_of
+from .tasks import FLINK_STATES, io_metrics, skew_of, state_counts, state_of_all, times_of
 
 __all__ = [
     "accumulators",
@@ -136,6 +136,22 @@ def _vertex(vertex: VertexView, more: VertexDetails | None, now: int) -> dict[st
         "backpressured": vertex.backpressured,
         "read-records-per-second": vertex.records_in_per_s,
         "write-records-per-second": vertex.records_out_per_s,
+        "low-watermark": vertex.watermark_ms,
+        "spread": _spread(more),
+        "late-records-dropped": int(vertex.metrics.get("num_late_records_dropped", 0)),
+    }
+
+
+def _spread(more: VertexDetails) -> dict[str, Any]:
+    """How unevenly the subtasks of a vertex are used, and by which of them most is read."""
+    rates = [one.records_in_per_s for one in more.subtasks]
+    largest = max(range(len(rates)), key=rates.__getitem__, default=-1)
+    return {
+        "max-busy": max((one.busy for one in more.subtasks), default=0.0),
+        "max-backpressured": max((one.backpressured for one in more.subtasks), default=0.0),
+        "skew": skew_of(rates) if rates else 0.0,
+        "largest-subtask": largest,
+        "largest-share": rates[largest] / sum(rates) if any(rates) else 0.0,
     }
 
 

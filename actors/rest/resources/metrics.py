@@ -19,7 +19,7 @@ from headrace.engine.protocol.states import JobStatus
 from .cluster import slots_of
 from .jobs import now_ms, vertex_pairs
 from .routes import Answer, RestRequest
-from .tasks import metric_name, operator_names, task_metrics
+from .tasks import metric_name, operator_names, skew_of, task_metrics
 from .vertices import find_subtask, find_vertex
 
 __all__ = [
@@ -38,7 +38,7 @@ AGGREGATIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "max": max,
     "sum": sum,
     "avg": lambda values: sum(values) / len(values),
-    "skew": lambda values: _skew(values),
+    "skew": skew_of,
 }
 """What several values may come to."""
 
@@ -46,12 +46,6 @@ PREFIX = "headrace"
 """Of all names for Prometheus; Flink's is ``flink``."""
 
 _ODD = re.compile(r"[^A-Za-z0-9_:]")
-
-
-def _skew(values: Sequence[float]) -> float:
-    """How unevenly a number is spread, in percent: Flink's measure, the mean distance from the mean over the mean."""
-    mean = sum(values) / len(values)
-    return min(100.0, 100.0 * sum(abs(value - mean) for value in values) / len(values) / mean) if mean else 0.0
 
 
 def _shown(request: RestRequest, metrics: Mapping[str, float]) -> Any:

@@ -36,6 +36,8 @@ MOST_PARAMETERS = 100
 class Right(Enum):
     """What a token must allow."""
 
+    NONE = "none"
+    """No token at all: for files of pages, which hold no data."""
     READ = "read"
     WRITE = "write"
 
@@ -85,12 +87,14 @@ class RestRequest:
         query: What was asked behind the question mark, checked.
         body: What was sent, checked; empty if nothing was.
         cluster: Whom to ask.
+        right: What the token of who asks allows.
     """
 
     path: Mapping[str, str]
     query: Mapping[str, Any]
     body: Mapping[str, Any]
     cluster: ClusterQuestions
+    right: Right = Right.READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,13 @@ class Answer:
         content: JSON, or a text.
         status: Of HTTP.
         media_type: Of the content.
+        is_page: Whether browsers may show it, and load what belongs to it.
     """
 
     content: Any
     status: int = 200
     media_type: str = "application/json"
+    is_page: bool = False
 
 
 Handler = Callable[[RestRequest], Any]
@@ -197,6 +203,13 @@ class RouteTable:
         if route is None:
             raise RestError(405, f"{raw_path[:200]} is asked by {', '.join(sorted(node.routes))}, not by {method[:20]}")
         return route, found
+
+    def is_open(self, method: str, raw_path: str) -> bool:
+        """Whether something is answered to those who bring no token."""
+        try:
+            return self.find(method, raw_path)[0].right is Right.NONE
+        except RestError:
+            return False
 
 
 def query_of(route: Route, text: str) -> dict[str, Any]:

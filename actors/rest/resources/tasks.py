@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.engine.protocol.details import SubtaskView
@@ -22,6 +22,7 @@ __all__ = [
     "flink_state",
     "io_metrics",
     "level_of",
+    "skew_of",
     "state_counts",
     "state_of_all",
     "task_metrics",
@@ -131,6 +132,12 @@ def level_of(ratio: float) -> str:
     if ratio <= OK_UP_TO:
         return "ok"
     return "low" if ratio <= LOW_UP_TO else "high"
+
+
+def skew_of(values: Sequence[float]) -> float:
+    """Return how unevenly a number is spread, in percent: mean distance from the mean over the mean, as Flink."""
+    mean = sum(values) / len(values)
+    return min(100.0, 100.0 * sum(abs(value - mean) for value in values) / len(values) / mean) if mean else 0.0
 
 
 def task_metrics(subtask: SubtaskView, operators: tuple[OperatorView, ...]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.engine.protocol.details import JobDetails, SubtaskView, VertexDetails
-from headrace.engine.protocol.views import VertexView
+from headrace.engine.protocol.views import OperatorView, VertexView
 
 from .jobs import now_ms, vertex_pairs
 from .routes import RestError, RestRequest
@@ -23,6 +23,7 @@ __all__ = [
     "task_managers",
     "vertex",
     "watermarks",
+    "watermarks_of_job",
 ]
 
 
@@ -164,3 +165,51 @@ def watermarks(request: RestRequest) -> Any:
         for one in more.subtasks
         if "watermark_ms" in one.numbers
     ]
+
+
+def watermarks_of_job(request: RestRequest) -> Any:
+    """Where event time is in all operators, and what holds it back; not of Flink."""
+    details = request.cluster.details(request.path["jobid"])
+    return {
+        "now": now_ms(),
+        "vertices": [
+            {
+                "id": view.vertex_id,
+                "name": view.name,
+                "parallelism": view.parallelism,
+                "low-watermark": view.watermark_ms,
+                "operators": [_event_time(operator) for operator in view.operators],
+            }
+            for view in details.view.vertices
+        ],
+    }
+
+
+def _event_time(operator: OperatorView) -> dict[str, Any]:
+    found = [one.watermark_ms for one in operator.event_time if one.watermark_ms is not None]
+    return {
+        "uid": operator.uid,
+        "name": operator.name,
+        "low-watermark": min(found, default=None),
+        "high-watermark": max(found, default=None),
+        "late-records-dropped": int(operator.metrics.get("num_late_records_dropped", 0)),
+        "subtasks": [
+            {
+                "subtask": one.subtask,
+                "watermark": one.watermark_ms,
+                "waits-for": one.next_ms,
+                "num-parts": one.num_parts,
+                "parts": [
+                    {
+                        "name": part.name,
+                        "watermark": part.watermark_ms,
+                        "risen": part.risen_ms,
+                        "idle": part.is_idle,
+                        "held": part.is_held,
+                    }
+                    for part in one.parts
+                ],
+            }
+            for one in operator.event_time
+        ],
+    }

@@ -1,0 +1,54 @@
+// Where an operator spends its time, as the server has sampled it: frames are as wide as they are often seen.
+
+import { path, usePoll } from "../parts/api.js";
+import { Pending, Stale } from "../parts/elements.js";
+import { percent, time, whole } from "../parts/format.js";
+import { html, useState } from "../parts/html.js";
+
+const KINDS = [["full", "all"], ["on_cpu", "on processor"], ["off_cpu", "waiting"]];
+const NARROWEST = 0.002;
+const ROW = 20;
+
+/** Frames with their places, depth by depth: `{name, value, from, depth}`, shares of the whole from 0 to 1. */
+function framesOf(root) {
+  const frames = [];
+  const open = [[root, 0, 0]];
+  while (open.length > 0) {
+    const [node, from, depth] = open.pop();
+    const share = node.value / root.value;
+    if (share < NARROWEST) continue;
+    frames.push({ node, name: node.name, share, from, depth });
+    let at = from;
+    for (const child of node.children ?? []) {
+      open.push([child, at, depth + 1]);
+      at += child.value / root.value;
+    }
+  }
+  return frames;
+}
+
+const hue = (name) => [...name].reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)) % 997, 7) % 40;
+
+export function FlameGraph({ job, vertex }) {
+  const [kind, setKind] = useState("full");
+  const [top, setTop] = useState(null);
+  const { data, error } = usePoll(`${path("jobs", job.jid, "vertices", vertex.id, "flamegraph")}?type=${kind}`, 5_000);
+  const choose = (next) => {
+    setKind(next);
+    setTop(null);
+  };
+  const root = top ?? data?.root ?? data?.data;
+  return html`<div class="segments inset">${KINDS.map(([id, label]) => html`<button key=${id} aria-pressed=${kind === id} onClick=${() => choose(id)}>${label}</button>`)}
+      ${top && html`<button onClick=${() => setTop(null)}>whole</button>`}</div>
+    <${Stale} error=${data && error} />
+    ${!data ? html`<${Pending} error=${error} />` : !root || !(root.value > 0) ? html`<p class="empty">Samples are being taken …</p>` : html`<${Flames} root=${root} onChoose=${setTop} />
+    <p class="muted small inset">${whole(root.value)} samples, until ${time(data.endTimestamp)}. A click enlarges a frame.</p>`}`;
+}
+
+function Flames({ root, onChoose }) {
+  const frames = framesOf(root);
+  const depth = Math.max(...frames.map((frame) => frame.depth)) + 1;
+  return html`<div class="flames" style=${{ height: `${depth * ROW}px` }}>${frames.map((frame) => html`<button
+    title=${`${frame.name}\n${whole(frame.node.value)} samples, ${percent(frame.share)}`} onClick=${() => onChoose(frame.node)}
+    style=${{ left: `${frame.from * 100}%`, width: `${frame.share * 100}%`, top: `${frame.depth * ROW}px`, "--hue": hue(frame.name) }}>${frame.name}</button>`)}</div>`;
+}

@@ -1,0 +1,126 @@
+// What is most likely wrong with a job: read off numbers, said in words. All of it is pure.
+
+import { duration, isEnd, isNone, percent } from "./format.js";
+
+// Flink calls a share of time under backpressure up to this one OK.
+export const HELD_UP = 0.1;
+// An operator with less to do than this does not suffer from its skew.
+const BUSY = 0.25;
+// Flink's measure of skew, in percent: the mean distance from the mean over the mean.
+const SKEWED = 40;
+const FEWEST_RECORDS_PER_S = 10;
+const WATERMARK_BEHIND_MS = 5_000;
+
+/** The vertices that each vertex reads, and those that read it; loops left out. */
+export function neighbours(job) {
+  const inputs = new Map(job.plan.nodes.map((node) => [node.id, []]));
+  const outputs = new Map(job.plan.nodes.map((node) => [node.id, []]));
+  for (const node of job.plan.nodes) {
+    for (const input of node.inputs ?? []) {
+      if (input.feedback || !outputs.has(input.id)) continue;
+      inputs.get(node.id).push(input.id);
+      outputs.get(input.id).push(node.id);
+    }
+  }
+  return { inputs, outputs };
+}
+
+const heldUp = (vertex) => vertex !== undefined && (vertex.spread?.["max-backpressured"] ?? vertex.backpressured ?? 0) > HELD_UP;
+
+/** All vertices from which records come to this one through vertices that are held up, and are held up themselves. */
+function chainAbove(id, inputs, byId) {
+  const found = new Set();
+  const open = [id];
+  while (open.length > 0) {
+    for (const input of inputs.get(open.pop()) ?? []) {
+      if (found.has(input) || !heldUp(byId.get(input))) continue;
+      found.add(input);
+      open.push(input);
+    }
+  }
+  return found;
+}
+
+/** Whom each end of a chain that is held up waits for: of its readers, none of which is held up, the busiest. */
+function causesOf(job, outputs, byId) {
+  const causes = new Set();
+  for (const vertex of job.vertices) {
+    const readers = outputs.get(vertex.id).map((id) => byId.get(id)).filter((reader) => reader?.spread);
+    if (!heldUp(vertex) || readers.length === 0 || readers.some(heldUp)) continue;
+    const busiest = readers.reduce((one, other) => (other.spread["max-busy"] > one.spread["max-busy"] ? other : one));
+    // Who is busy rather than held up is no victim of readers that have less to do.
+    const [busy, held] = [vertex.spread["max-busy"], vertex.spread["max-backpressured"]];
+    causes.add(busy > held && busy > busiest.spread["max-busy"] ? vertex.id : busiest.id);
+  }
+  return causes;
+}
+
+/**
+ * Hints by vertex: `{kind, id, title, text}`. A *bottleneck* is the first busy operator below a chain that is held up; of
+ * several readers of such a chain the busiest is meant.
+ */
+export function hintsOf(job) {
+  const { inputs, outputs } = neighbours(job);
+  const byId = new Map(job.vertices.map((vertex) => [vertex.id, vertex]));
+  const causes = causesOf(job, outputs, byId);
+  const hints = [];
+  for (const vertex of job.vertices) {
+    if (vertex.spread === undefined) continue;
+    if (causes.has(vertex.id)) {
+      const names = [...chainAbove(vertex.id, inputs, byId)].map((id) => byId.get(id).name);
+      hints.push({
+        kind: "bottleneck",
+        id: vertex.id,
+        title: `${vertex.name} is the bottleneck`,
+        text: `Its busiest subtask is busy for ${percent(vertex.spread["max-busy"])} of the time, and holds up ${names.length === 1 ? names[0] : `${names.length} operator chains before it`}. Make it faster, or rescale it (parallelism is ${vertex.parallelism}).`,
+      });
+    }
+    const { skew, "largest-share": share, "largest-subtask": subtask } = vertex.spread;
+    const isTelling = vertex["read-records-per-second"] >= FEWEST_RECORDS_PER_S && vertex.spread["max-busy"] >= BUSY;
+    if (isTelling && vertex.parallelism > 1 && skew >= SKEWED) {
+      hints.push({
+        kind: "skew",
+        id: vertex.id,
+        title: `${vertex.name} is skewed`,
+        text: `Subtask ${subtask + 1} of ${vertex.parallelism} reads ${percent(share)} of its records. ${inputs.get(vertex.id).length > 0 ? "A few keys may have most of them." : "Its splits may be uneven."}`,
+      });
+    }
+  }
+  const rank = { bottleneck: 0, skew: 1 };
+  return hints.sort((one, other) => rank[one.kind] - rank[other.kind]);
+}
+
+/** Operators that make watermarks, each with its subtasks' parts: sources, and what assigns event times. */
+const makers = (answer) => answer.vertices.flatMap((vertex) => vertex.operators).filter((operator) => operator.subtasks.some((subtask) => subtask.parts.length > 0));
+
+/** What holds event time back: a source, or one of its splits, that is far behind the others. */
+export function holders(answer) {
+  const found = [];
+  const parts = makers(answer).flatMap((operator) => operator.subtasks.flatMap((subtask) => subtask.parts
+    .filter((part) => !part.idle && !isEnd(part.watermark))
+    .map((part) => ({ ...part, operator, subtask: subtask.subtask }))));
+  const silent = parts.filter((part) => isNone(part.watermark));
+  const known = parts.filter((part) => !isNone(part.watermark));
+  if (silent.length > 0 && known.length > 0) {
+    const [one] = silent;
+    found.push({
+      kind: "watermark",
+      id: one.operator.uid,
+      title: `${one.operator.name} holds event time back`,
+      text: `${one.name ? `Its part ${one.name}` : `Its subtask ${one.subtask + 1}`} has given no record yet, so no window can fire. An idle time (with_idleness) would leave it out.`,
+    });
+  }
+  if (known.length > 1) {
+    const sorted = [...known].sort((one, other) => one.watermark - other.watermark);
+    const [lowest, median] = [sorted[0], sorted[Math.floor(sorted.length / 2)]];
+    if (median.watermark - lowest.watermark >= WATERMARK_BEHIND_MS) {
+      found.push({
+        kind: "watermark",
+        id: lowest.operator.uid,
+        title: `${lowest.operator.name} holds event time back`,
+        text: `${lowest.name ? `Its part ${lowest.name}` : `Its subtask ${lowest.subtask + 1}`} is ${duration(median.watermark - lowest.watermark)} behind most others.`,
+      });
+    }
+  }
+  return found;
+}
