@@ -57,6 +57,9 @@ def random_settings(seed: Any) -> dict[str, str]:
         own = "table.exec.mini-batch"
         settings |= {f"{own}.enabled": "true", f"{own}.allow-latency": draw.choice(("1 ms", "40 ms", "1 min"))}
         settings |= {f"{own}.size": draw.choice(("1", "5", "1000"))}
+    if draw.random() < 0.5:
+        own = "table.optimizer.distinct-agg.split"
+        settings |= {f"{own}.enabled": "true", f"{own}.bucket-num": draw.choice(("1", "2", "1024"))}
     return settings
 
 

@@ -143,6 +143,7 @@ class Execution:
             Phases(self.settings.value("table.optimizer.agg-phase-strategy", Phases.AUTO.value)),
             int(self.settings.value("parallelism.default", self.streams().get_parallelism())),
             self.settings.mini_batches,
+            self.settings.num_buckets,
         )
 
     def explained(self, roots: tuple[Node, ...]) -> str:

@@ -192,6 +192,8 @@ _SETTINGS = (
     _Setting("restart-strategy.exponential-delay.reset-backoff-threshold", _milliseconds(1)),
     _Setting("restart-strategy.exponential-delay.jitter-factor", _real(0)),
     _Setting("table.local-time-zone", _time_zone),
+    _Setting("table.optimizer.distinct-agg.split.enabled", _flag),
+    _Setting("table.optimizer.distinct-agg.split.bucket-num", _number(1)),
     _Setting("table.exec.mini-batch.enabled", _flag),
     _Setting("table.exec.mini-batch.allow-latency", _milliseconds(1)),
     _Setting("table.exec.mini-batch.size", _number(1)),
@@ -280,6 +282,13 @@ class Settings:
                 message = f"{own}.enabled is true, and {own}.{name} was not said"
                 raise SqlError(message, hint=f"SET '{own}.{name}' = '{example}'")
         return MiniBatches(latency_ms, size)
+
+    @property
+    def num_buckets(self) -> int | None:
+        """Into how many buckets different values go; None if they stay together."""
+        own = "table.optimizer.distinct-agg.split"
+        is_split = self.value(f"{own}.enabled", default=False)
+        return int(self.value(f"{own}.bucket-num", 1_024)) if is_split else None
 
     def as_table(self) -> pa.Table:
         """Return what was said, in the order of the keys."""

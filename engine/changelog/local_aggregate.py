@@ -26,7 +26,7 @@ from ..functions.aggregates.user_defined import UserAggregate
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
 from .changes import columns_of, plain_schema, signs_of
-from .value_arguments import is_of_list, is_of_values
+from .value_arguments import RECORDS, is_of_list, is_of_values
 
 if TYPE_CHECKING:
     from .partial_results import Folding
@@ -43,17 +43,22 @@ _TRIED_EVERY = 32
 """Where folding does not pay one of so many batches is folded all the same."""
 
 
-def why_in_one_phase(aggregates: Mapping[str, Aggregate], schema: pa.Schema, *, takes_back: bool) -> str | None:
-    """Say which aggregate cannot be computed in two phases; None if all can.
+def why_in_one_phase(
+    keys: Sequence[str], aggregates: Mapping[str, Aggregate], schema: pa.Schema, *, takes_back: bool
+) -> str | None:
+    """Say what cannot be computed in two phases; None if all can.
 
     Args:
+        keys: Names of the key's columns.
         aggregates: By name.
         schema: Of the records.
         takes_back: Whether records are taken back.
     """
-    for name in schema.names:
-        if name.startswith("$"):
-            return f"column {name!r} has a name like those of partial results"
+    if RECORDS in schema.names:
+        return f"column {RECORDS!r} is that of partial results"
+    for name in keys:
+        if name.startswith(("$values", *(f"{one}$" for one in aggregates))):
+            return f"key {name!r} has a name like those of partial results"
     for aggregate in aggregates.values():
         why = _why_not_folded(aggregate, takes_back=takes_back)
         if why is not None:

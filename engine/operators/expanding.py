@@ -19,12 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.state.keys.column_hashing import hash_columns
+
 from ..columns.expressions import Expression
 from ..columns.records import Batch
 from ..functions.operator import Operator
 from .columnar import naming_operator
 
-__all__ = ["ExpandBatch", "ExpandRows", "Expansion", "GroupingSets", "Repeat", "Unnest", "expand"]
+__all__ = ["Buckets", "ExpandBatch", "ExpandRows", "Expansion", "GroupingSets", "Repeat", "Unnest", "expand"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -62,7 +64,7 @@ def expand(expansion: Expansion, batch: pa.RecordBatch) -> tuple[Rows, pa.Record
     rows, columns = expansion.expand(batch)
     if expansion.is_outer:
         rows, columns = _with_lonely(rows, columns, batch.num_rows)
-    copies = batch.take(pa.array(rows))
+    copies = batch if np.array_equal(rows, np.arange(batch.num_rows)) else batch.take(pa.array(rows))
     made = [column.cast(field.type) for column, field in zip(columns, expansion.fields, strict=True)]
     fields = [*batch.schema, *expansion.fields]
     return rows, pa.RecordBatch.from_arrays([*copies.columns, *made], schema=pa.schema(fields))
@@ -165,6 +167,33 @@ class GroupingSets(Expansion):
     def __repr__(self) -> str:
         names = list(self.keys)
         return ", ".join(f"({', '.join(names[i] for i in sorted(one))})" for one in self.sets)
+
+
+class Buckets(Expansion):
+    """Each row once for every one of some values, with the number of the bucket that the value's hash says.
+
+    Args:
+        values: Each has buckets of its own: those of the first have the lowest numbers.
+        num_buckets: How many that are.
+        name: The column of the number.
+    """
+
+    def __init__(self, values: Sequence[Expression], num_buckets: int, name: str) -> None:
+        self.values = tuple(values)
+        self.num_buckets = num_buckets
+        self.fields = pa.schema([(name, pa.int64())])
+
+    @property
+    def arguments(self) -> Sequence[Expression]:
+        return self.values
+
+    def expand(self, batch: pa.RecordBatch) -> tuple[Rows, list[pa.Array]]:
+        of_values = [hash_columns([value.evaluate(batch)]) % np.uint64(self.num_buckets) for value in self.values]
+        buckets = np.stack(of_values, axis=1).astype(np.int64) + self.num_buckets * np.arange(len(of_values))
+        return np.repeat(np.arange(batch.num_rows), len(of_values)), [pa.array(buckets.ravel())]
+
+    def __repr__(self) -> str:
+        return f"{self.num_buckets} buckets of {', '.join(map(repr, self.values))}"
 
 
 class Unnest(Expansion):

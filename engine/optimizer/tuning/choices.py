@@ -51,8 +51,10 @@ class Tuning:
         phases: How many phases groups have.
         num_subtasks: How many each operator has.
         mini_batches: How rows wait; None if they do not.
+        num_buckets: Into how many buckets the different values of an argument go; None if they stay together.
     """
 
     phases: Phases = Phases.ONE_PHASE
     num_subtasks: int = 1
     mini_batches: MiniBatches | None = None
+    num_buckets: int | None = None

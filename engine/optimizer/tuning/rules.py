@@ -8,6 +8,7 @@ from ...plan.plan import Node
 from ..optimizer import Roots, Rule
 from ..rewriting import noted, rewritten
 from .choices import MiniBatches, Tuning
+from .split_distinct import split_distinct
 from .two_phases import in_two_phases
 
 __all__ = ["as_tuned"]
@@ -21,6 +22,7 @@ def as_tuned(new_id: Callable[[], int], tuning: Tuning) -> tuple[Rule, ...]:
         tuning: What was chosen.
     """
     return (
+        split_distinct(tuning.num_buckets, new_id),
         _in_mini_batches(tuning.mini_batches),
         in_two_phases(tuning.phases, tuning.num_subtasks, new_id),
     )

@@ -36,12 +36,12 @@ def in_two_phases(phases: Phases, num_subtasks: int, new_id: Callable[[], int]) 
             return node
         rows, aggregates = node.inputs[0], node.aggregates if isinstance(node, Aggregation) else {}
         assert rows.schema is not None
-        why = why_in_one_phase(aggregates, rows.schema, takes_back=takes_back(rows))
+        keys = tuple(rows.schema.names) if isinstance(node, Distinct) else () if node.key is None else node.key.names
+        why = why_in_one_phase(keys or (), aggregates, rows.schema, takes_back=takes_back(rows))
         if why is not None:
             return noted(node, f"in one phase: {why}")
         if phases is Phases.AUTO and num_subtasks == 1:
             return node
-        keys = tuple(rows.schema.names) if isinstance(node, Distinct) else () if node.key is None else node.key.names
         name = f"LocalGroupAggregate by {', '.join(keys)}" if keys else "LocalGroupAggregate"
         local = LocalAggregation(
             id=new_id(), name=name, inputs=(rows,), schema=rows.schema, keys=keys or (), aggregates=aggregates,

@@ -31,10 +31,15 @@ MINI_BATCHES = {
     "table.exec.mini-batch.allow-latency": "20 ms",
     "table.exec.mini-batch.size": "9",
 }
+SPLIT = {
+    "table.optimizer.distinct-agg.split.enabled": "true",
+    "table.optimizer.distinct-agg.split.bucket-num": "3",
+}
 CALLS = (
     "COUNT(*)", "COUNT({0})", "SUM({0})", "AVG(CAST({0} AS DOUBLE))", "MIN({0})", "MAX({0})",
-    "STDDEV_SAMP(CAST({0} AS DOUBLE))", "COUNT(DISTINCT {0})", "SUM(DISTINCT {0})", "COUNT({0}) FILTER (WHERE b > 1)",
-    "COUNT(DISTINCT {0}) FILTER (WHERE b > 1)", "MAX({0}) FILTER (WHERE a > 1)",
+    "STDDEV_SAMP(CAST({0} AS DOUBLE))", "COUNT(DISTINCT {0})", "SUM(DISTINCT {0})", "COUNT(DISTINCT c)",
+    "COUNT({0}) FILTER (WHERE b > 1)", "COUNT(DISTINCT {0}) FILTER (WHERE b > 1)", "MAX({0}) FILTER (WHERE a > 1)",
+    "AVG(DISTINCT CAST({0} AS DOUBLE))", "COUNT(DISTINCT a + b)", "SUM(DISTINCT {0}) FILTER (WHERE a > 1)",
 )  # fmt: skip
 BELOW = (
     "l",
@@ -79,7 +84,7 @@ def test_settings_do_not_change_the_table(block, monkeypatch):
         tables, query = random_tables(draw), random_query(draw)
         expected = rounded(by_duckdb(query, tables))
         for strategy in ("AUTO", "TWO_PHASE", "ONE_PHASE"):
-            settings = {STRATEGY: strategy, **draw.choice(({}, MINI_BATCHES))}
+            settings = {STRATEGY: strategy, **draw.choice(({}, MINI_BATCHES)), **draw.choice(({}, SPLIT))}
             found = in_streaming_mode(query, tables, rows=draw.choice((1, 3, 7, 50)), settings=settings)
             assert rounded(found) == expected, (seed, settings, query)
 
@@ -138,11 +143,15 @@ def test_an_unknown_strategy_is_refused():
         explained(QUERY, "THREE_PHASE")
 
 
-def plan_of(strategy, stored=None):
+DISTINCT = "SELECT a, COUNT(DISTINCT b) AS n FROM l GROUP BY a"
+
+
+def plan_of(strategy, stored=None, query=QUERY, settings=()):
     with TableEnvironment.create(parallelism=2, actor_system="local") as env:
         with_tables(env, random_tables(random.Random(0)))
-        env.execute_sql(f"SET '{STRATEGY}' = '{strategy}'")
-        root = env._root(env.sql_query(QUERY))
+        for key, value in {STRATEGY: strategy, **dict(settings)}.items():
+            env.execute_sql(f"SET '{key}' = '{value}'")
+        root = env._root(env.sql_query(query))
         return planned((root,), (SinkOfPlan("t", "t"),), (), stored)
 
 
@@ -198,3 +207,45 @@ def test_a_query_with_mini_batches_goes_on_through_failures(tmp_path):
         found = multiset(env.execute_sql(query).to_arrow())
     every = [(a, [b for b in range(rows) if b % 7 == a]) for a in range(7)]
     assert found == {(a, len(own), sum(own), len({b % 5 for b in own})): 1 for a, own in every}
+
+
+def split(query, **functions):
+    with TableEnvironment.create(parallelism=2, actor_system="local") as env:
+        with_tables(env, random_tables(random.Random(0)))
+        for name, function in functions.items():
+            env.create_temporary_function(name, function)
+        for key, value in SPLIT.items():
+            env.execute_sql(f"SET '{key}' = '{value}'")
+        return env.explain_sql(query)
+
+
+def test_the_plan_has_both_levels():
+    plan = split("SELECT a, COUNT(DISTINCT b) AS n, COUNT(DISTINCT c) AS m, MAX(b) AS x FROM l GROUP BY a")
+    assert "in two levels: merges 3 buckets of col('b'), col('c')" in plan
+    assert "group by a, $bucket: " in plan
+    assert "bucket" not in split("SELECT a, COUNT(b) FROM l GROUP BY a")
+    assert "group by $bucket: " in split("SELECT COUNT(DISTINCT b) FROM l")
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("FIRST_VALUE(b)", "is not merged of what buckets come to"),
+        ("LISTAGG(c)", "is not merged of what buckets come to"),
+        ("COUNT(DISTINCT ROW(b, c))", "have no hash"),
+    ],
+)
+def test_the_plan_says_why_there_is_one_level(call, why):
+    lines = split(f"SELECT a, COUNT(DISTINCT b) AS n, {call} AS other FROM l GROUP BY a").splitlines()
+    assert any("not split by buckets: " in line and why in line for line in lines)
+
+
+def test_levels_do_not_go_on_from_one_and_say_so():
+    one = plan_of("ONE_PHASE", query=DISTINCT).plan
+    two = plan_of("ONE_PHASE", one, query=DISTINCT, settings=SPLIT)
+    found = {one.verdict.value for one in two.operators if one.kind == "aggregate"}
+    assert found == {"partial", "lost"}
+    assert {one.value for one in two.asks} == {"partial", "lost"}
+    assert {one.verdict.value for one in plan_of("AUTO", two.plan, query=DISTINCT, settings=SPLIT).operators} == {
+        "reuse"
+    }

@@ -104,7 +104,9 @@ def run_query(seed, backend, monkeypatch=None, *, folds=False):
     changelog = Changelog(rng, kinds, takes_back=takes_back)
     schema = changelog.schema
     if folds:
-        why = {name: why_in_one_phase({name: one}, schema, takes_back=takes_back) for name, one in aggregates.items()}
+        why = {
+            name: why_in_one_phase(keys, {name: one}, schema, takes_back=takes_back) for name, one in aggregates.items()
+        }
         aggregates = {name: one for name, one in aggregates.items() if why[name] is None}
         wanted = {name: one for name, one in wanted.items() if why[name] is None}
         local = LocalGroupAggregate(keys, aggregates, input_schema=schema, takes_back=takes_back, adapts=False)
