@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.connectors import prepared_rows
 from headrace.connectors.files.sink import FileSink
 from headrace.connectors.sql import SqlSink
-from headrace.connectors.sql import writing as sql_writing
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory
 
 ORIGIN, OWNER = "0123456789ab", "ba9876543210"
@@ -114,9 +114,9 @@ class SqlCommittables:
         with contextlib.closing(sqlite3.connect(self._path)) as connection, connection:
             connection.execute("CREATE TABLE numbers (n INTEGER NOT NULL, label TEXT)")
         rows = pa.record_batch({"n": [1, 2, 3], "label": ["a", None, "c"]})
-        self._data = sql_writing._to_ipc([rows])
+        self._data = prepared_rows.to_ipc([rows])
         zeros = pa.record_batch({"n": pa.nulls(1 << 20, pa.int64()), "label": pa.array([""] * (1 << 20))})
-        self._bomb = sql_writing._to_ipc([zeros])
+        self._bomb = prepared_rows.to_ipc([zeros])
         self._seed = {
             **{"sink_id": "s", "txn": f"{ORIGIN}/{OWNER}/x-0", "checkpoint_id": 1, "prepared_ms": 500},
             **{"rows": 3, "num_pieces": 1, "data": [self._data]},

@@ -45,8 +45,8 @@ from headrace.engine.errors import (
     SinkFencedError,
 )
 from headrace.state.checkpoints.manifest_schema import is_text
-from headrace.state.reading.arrow_reading import read_arrow_stream
 
+from ..prepared_rows import from_ipc, to_ipc
 from .database import Bookkeeping, Database
 from .dialects import Dialect, Table
 from .rows import RowLayout, RowPlan, check_table
@@ -204,7 +204,7 @@ class StagingWriter(_Writer):
         num_rows, self._gathered_rows = self._gathered_rows, 0
         if not gathered:
             return
-        data = _to_ipc(gathered)
+        data = to_ipc(gathered)
         if self._settings.staging == "checkpoint":
             self._pieces.append(data)
             return
@@ -411,47 +411,22 @@ class SqlCommitter(ProvingCommitter):
             self._database.close()
 
 
-def _to_ipc(batches: list[pa.RecordBatch]) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
-
-
 def _decoded(
     pieces: list[bytes], rows: int, what: dict[str, Any], *, is_staged: bool
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The rows of a transaction, validated in full, one piece in memory at a time.
-
-    Many small pieces may each grow to what one may. What is wrong shows only when its turn comes: an attacker who has
-    written the pieces before takes them back.
+    """The rows of a transaction; see `headrace.connectors.prepared_rows.from_ipc`.
 
     Raises:
         PossibleLossError: If those in the database are damaged: no checkpoint holds them.
         CheckpointCorruptError: If those in the checkpoint are.
     """
     try:
-        num_rows = 0
-        for piece in pieces:
-            batches = read_arrow_stream(piece, "prepared output", allow_compression=True, **what)[1]
-            num_rows += sum(batch.num_rows for batch in batches)
-            if not batches or num_rows > rows:
-                raise _miscounted(num_rows, what)
-            yield batches
-        if num_rows != rows:
-            raise _miscounted(num_rows, what)
+        yield from from_ipc(pieces, rows, **what)
     except CheckpointCorruptError as error:
         if not is_staged:
             raise
         message = f"the rows that are staged in the database are damaged, and were never committed: {error.message}"
         raise PossibleLossError(message, **what) from error
-
-
-def _miscounted(num_rows: int, what: dict[str, Any]) -> CheckpointCorruptError:
-    message = f"prepared output cannot be decoded: it has {num_rows} rows"
-    return CheckpointCorruptError(message, **what)
 
 
 _FIELDS = {"sink_id": str, "txn": str, "checkpoint_id": int, "prepared_ms": int, "rows": int, "num_pieces": int}

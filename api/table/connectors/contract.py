@@ -150,9 +150,18 @@ class Options:
             raise ConfigurationError(message)
         return self.take(name, parse)
 
+    def take_all(self, prefix: str) -> dict[str, str]:
+        """Return all options that begin with a prefix, without it."""
+        self._known.append(f"{prefix}*")
+        names = [name for name in self._given if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self._given.pop(name) for name in names}
+
     def choice(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
         """Return an option that is one of several words."""
-        value: str = self.take(name, str, default)
+        value: str | None = self.take(name, str, default)
+        if value is None:
+            message = f"{self._what} needs option {name!r}: one of {', '.join(choices)}"
+            raise ConfigurationError(message)
         if value not in choices:
             message = f"option {name!r} of {self._what} is one of {', '.join(choices)}; got {value!r}"
             raise ConfigurationError(message)

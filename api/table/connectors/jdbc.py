@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 
-from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.functions.operator import Operator
 from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.sql.dialects import SQLITE, connector_of
@@ -23,6 +20,7 @@ from ...connectors.sql.reading import ReadSettings, SqlLookup, TableRows
 from ...connectors.sql.sink import SqlExecutionOptions, SqlSink
 from ...connectors.sql.source import SqlSource
 from .contract import Options, TableConnector
+from .deletions import DELETED, with_deletions
 from .lookup_options import lookup_cache_of
 
 if TYPE_CHECKING:
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from ...stream.environment import StreamExecutionEnvironment
 
 __all__ = ["JdbcTable"]
-
-_DELETED = "$deleted"
 
 
 class JdbcTable(TableConnector):
@@ -109,10 +105,8 @@ class JdbcTable(TableConnector):
         """Write rows: by key if there is one; exactly once under a ``sink.id``, else once or more."""
         delete_column = None
         if self.primary_key:
-            delete_column, given = _DELETED, schema.append(pa.field(_DELETED, pa.bool_()))
-            keyed = stream.key_by(*self.primary_key)
-            stream = keyed.transform("deletions", _DeletionsAsColumn(), None, "deletions", known_columns=given)
-            schema = given
+            delete_column, stream = DELETED, with_deletions(stream, self.primary_key, schema)
+            schema = schema.append(pa.field(DELETED, pa.bool_()))
         if self._sink_id is None:
             sink = SqlSink.at_least_once(
                 self._url, self._path, schema=schema, key=self.primary_key, delete_column=delete_column,
@@ -147,18 +141,3 @@ def _with_credentials(url: str, user: str | None, password: str | None) -> str:
         raise ConfigurationError(message)
     secret = "" if password is None else f":{quote(password, safe='')}"
     return f"{scheme}://{quote(user, safe='')}{secret}@{rest}"
-
-
-class _DeletionsAsColumn(Operator):
-    """Makes rows of changes, with a column that says which are taken back."""
-
-    takes_changes = True
-    may_change_records = False
-
-    def process_batch(self, batch: Batch, input_index: int) -> None:
-        kinds, rows = batch.row_kinds, batch.columns_as(None)
-        is_gone = np.zeros(batch.num_rows, np.bool_)
-        if kinds is not None:
-            is_gone = (kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)
-        marked = rows.append_column(_DELETED, pa.array(is_gone))
-        self.context.output.emit(Batch.of_columns(marked, batch.timestamps))

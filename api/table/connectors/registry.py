@@ -17,6 +17,7 @@ from .ends import BlackholeTable, PrintTable
 from .files import FilesTable
 from .generated import NexmarkTable
 from .jdbc import JdbcTable
+from .kafka import KafkaTable, UpsertKafkaTable
 
 __all__ = ["connector_of"]
 
@@ -26,8 +27,10 @@ _CONNECTORS: tuple[Any, ...] = (
     DatagenTable,
     FilesTable,
     JdbcTable,
+    KafkaTable,
     NexmarkTable,
     PrintTable,
+    UpsertKafkaTable,
 )
 
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from headrace import JobFailedError, StreamExecutionEnvironment
+from headrace.connectors import prepared_rows
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
 from headrace.connectors.files import sink as file_sink
 from headrace.connectors.files.committables import Committable
 from headrace.connectors.files.output import OutputDirectory
 from headrace.connectors.sql import SqlSink
-from headrace.connectors.sql import writing as sql_writing
 from headrace.engine.connectors import sink_writers
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory
 from headrace.engine.connectors.sink_writers import _history_of
@@ -154,11 +154,11 @@ def test_pieces_of_a_transaction_are_in_memory_one_at_a_time(tmp_path, monkeypat
             nonlocal in_memory
             in_memory -= 1
 
-    read = sql_writing.read_arrow_stream
+    read = prepared_rows.read_arrow_stream
     monkeypatch.setattr(
-        sql_writing, "read_arrow_stream", lambda *args, **options: (None, Piece(read(*args, **options)[1]))
+        prepared_rows, "read_arrow_stream", lambda *args, **options: (None, Piece(read(*args, **options)[1]))
     )
-    pieces = [sql_writing._to_ipc([pa.record_batch({"n": [number]})]) for number in range(20)]
+    pieces = [prepared_rows.to_ipc([pa.record_batch({"n": [number]})]) for number in range(20)]
     committer = _committer(tmp_path)
     with contextlib.closing(committer):
         committer.commit(_committable(pieces, 20))
@@ -169,7 +169,7 @@ def test_pieces_of_a_transaction_are_in_memory_one_at_a_time(tmp_path, monkeypat
 
 @pytest.mark.parametrize("damage", ["damaged", "one more", "one less", "empty"])
 def test_a_transaction_with_a_wrong_piece_leaves_nothing(damage, tmp_path):
-    good = sql_writing._to_ipc([pa.record_batch({"n": [1, 2]})])
+    good = prepared_rows.to_ipc([pa.record_batch({"n": [1, 2]})])
     empty = pa.BufferOutputStream()
     pa.ipc.new_stream(empty, pa.schema({"n": pa.int64()})).close()
     bad = {"damaged": good[:-40], "one more": good, "one less": good, "empty": empty.getvalue().to_pybytes()}[damage]
@@ -183,7 +183,7 @@ def test_a_transaction_with_a_wrong_piece_leaves_nothing(damage, tmp_path):
 
 def test_a_transaction_of_another_sink_is_not_committed(tmp_path):
     """Its marker would make that sink believe that its own rows are in its table."""
-    piece = sql_writing._to_ipc([pa.record_batch({"n": [1]})])
+    piece = prepared_rows.to_ipc([pa.record_batch({"n": [1]})])
     with contextlib.closing(_committer(tmp_path)) as committer:
         committer.commit(_committable([piece], 1, txn=f"{ORIGIN}/{OWNER}/{'0' * 32}-0", sink_id="renamed since"))
         with pytest.raises(CheckpointMismatchError, match="another sink"):

@@ -1,0 +1,22 @@
+"""Topics of Apache Kafka, as source and as sink: exactly once, or at least once.
+
+``pip install 'headrace[kafka]'`` brings the client, which nothing here imports before it is needed.
+
+May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `source`, and at `sink`.
+"""
+
+from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from .offsets import KafkaOffsets
+from .sink import KafkaSink
+from .source import KafkaSource
+
+__all__ = [
+    "BytesMessages",
+    "CsvMessages",
+    "JsonMessages",
+    "KafkaOffsets",
+    "KafkaSink",
+    "KafkaSource",
+    "MessageFormat",
+    "TextMessages",
+]

@@ -1,0 +1,257 @@
+"""Writes what a checkpoint holds, in one transaction with the note that it is written.
+
+The rules, for an attempt A of a subtask and whoever goes on from its checkpoints:
+
+* What A prepares is committed under A's transactional id, by whoever commits it.
+* A takes its id over before its first record. So an attempt that was replaced, and does not know it, is shut out of
+  what a later one commits for it: the later one has taken the id over.
+* Whoever takes an id over that is not new, or takes it over again after a failure, looks at its note before he writes.
+
+Two subtasks of a later attempt may hold parts of what A prepared, and take A's id from one another: the one that loses
+it has written nothing, takes it over again and looks at the note.
+
+Source: KIP-98; Flink's ``KafkaCommitter``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.connectors.contract import Committer, CommitterContext, WriterContext
+from headrace.engine.errors import (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+    ConfigurationError,
+    SinkError,
+    SinkFencedError,
+)
+from headrace.state.checkpoints.manifest_schema import is_text
+from headrace.state.credentials import masked
+
+from ..prepared_rows import from_ipc
+from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
+from .ledger import PARTITION, Ledger, Numbers
+from .serialization import NO_TIME, SCHEMA
+
+__all__ = ["CommitSettings", "KafkaCommitter"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSettings:
+    """How a sink commits.
+
+    Attributes:
+        topic: Where records go.
+        prefix: Of transactional ids.
+        commits_topic: Where it is noted what is written.
+        timeout_ms: How long a transaction may stay open.
+    """
+
+    topic: str
+    prefix: str
+    commits_topic: str
+    timeout_ms: int
+
+    def transactional_id(self, context: WriterContext | CommitterContext) -> str:
+        """Return the id under which a subtask's attempt prepares."""
+        return f"{self.prefix}-{context.history.owner}-{context.attempt}-{context.subtask}"
+
+
+@dataclass(slots=True)
+class _Taken:
+    """An id that this process has taken over: who writes under it, and what is written."""
+
+    producer: Any
+    written: Numbers
+
+
+class KafkaCommitter(Committer):
+    """Commits what one subtask was given. Its methods block.
+
+    Args:
+        client: Of the cluster.
+        settings: How.
+    """
+
+    def __init__(self, client: Client, settings: CommitSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._taken: dict[str, _Taken] = {}
+        self._ledger: Ledger | None = None
+        self._own_id = ""
+
+    def open(self, context: CommitterContext) -> None:
+        """Take the id of this attempt over; see that the topics are there.
+
+        Raises:
+            ConfigurationError: If the broker does not allow what the sink needs.
+            SinkError: If it does not answer.
+        """
+        self._context = context
+        self._errors = ClientErrors(f"committer of {context.operator_name}, subtask {context.subtask + 1}")
+        self._own_id = self._settings.transactional_id(context)
+        if self._ledger is None:
+            timeout_s = self._settings.timeout_ms / 1_000 + REQUEST_TIMEOUT_S
+            self._ledger = Ledger(self._client, self._settings.commits_topic, timeout_s)
+        self._ledger.open()
+        self._release(self._own_id)
+        self._taken[self._own_id] = _Taken(self._producer(self._own_id), Numbers())  # nobody has had it before
+        self._require_topic()
+
+    def _require_topic(self) -> None:
+        library = kafka()
+        try:
+            found = self._taken[self._own_id].producer.list_topics(self._settings.topic, REQUEST_TIMEOUT_S)
+        except library.KafkaException as error:
+            what = "the topic cannot be looked at"
+            raise self._failed(what, error) from error
+        described = found.topics[self._settings.topic]
+        if described.error is not None:
+            message = f"records cannot be written into topic {self._settings.topic!r}: {described.error}"
+            raise SinkError(message, topic=self._settings.topic)
+
+    def _producer(self, transactional_id: str) -> Any:
+        """Take an id over; what others have open under it is ended."""
+        library = kafka()
+        timeout_ms = self._settings.timeout_ms
+        producer = self._client.producer(
+            self._errors, **{"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        )
+        try:
+            producer.init_transactions(REQUEST_TIMEOUT_S)
+        except library.KafkaException as error:
+            _discard(producer)
+            if error.args[0].code() == library.KafkaError.INVALID_TRANSACTION_TIMEOUT:
+                message = f"the broker allows no transactions of {timeout_ms} ms"
+                hint = "set transaction_timeout below its transaction.max.timeout.ms"
+                raise ConfigurationError(message, hint=hint) from error
+            what = "its transaction cannot be begun"
+            raise self._failed(what, error) from error
+        return producer
+
+    def commit(self, committable: Any) -> None:
+        """Write what was prepared, unless it is written.
+
+        Raises:
+            SinkFencedError: If a later attempt has taken over.
+            SinkError: If Kafka does not take it now.
+            CheckpointError: If it is not what a sink of Kafka prepares.
+        """
+        _check(committable, self._settings)
+        transactional_id, number = committable["transaction"], committable["number"]
+        taken = self._taken.get(transactional_id)
+        if taken is None:
+            assert self._ledger is not None
+            producer = self._producer(transactional_id)
+            taken = self._taken[transactional_id] = _Taken(producer, Numbers())
+            try:
+                taken.written = self._ledger.numbers(transactional_id)
+            except BaseException:
+                self._release(transactional_id)
+                raise
+        if number in taken.written:
+            return  # by an attempt that failed afterwards, or whose answer got lost
+        written = taken.written.with_number(number)
+        try:
+            self._write(taken.producer, transactional_id, written, committable)
+        except BaseException:
+            self._release(transactional_id)  # what came of it the note will say
+            raise
+        taken.written = written
+
+    def _write(self, producer: Any, transactional_id: str, written: Numbers, committable: dict[str, Any]) -> None:
+        library = kafka()
+        what = {"checkpoint": committable["checkpoint_id"], "transaction": transactional_id}
+        try:
+            producer.begin_transaction()
+            for batches in from_ipc(committable["data"], committable["rows"], **what):
+                for batch in batches:
+                    self._produce(producer, batch, what)
+            note = json.dumps({"written": written.to_json()}).encode()
+            producer.produce(self._settings.commits_topic, note, transactional_id.encode(), PARTITION)
+            producer.commit_transaction(self._settings.timeout_ms / 1_000)
+        except library.KafkaException as error:
+            code = error.args[0].code()
+            if transactional_id == self._own_id and code in (library.KafkaError._FENCED, *_fenced_codes()):
+                message = "a later attempt of the job writes in its place"
+                raise SinkFencedError(message, topic=self._settings.topic, **what) from error
+            reason = "records cannot be committed"
+            raise self._failed(reason, error) from error
+
+    def _produce(self, producer: Any, batch: pa.RecordBatch, what: dict[str, Any]) -> None:
+        if batch.schema != SCHEMA:
+            message = "prepared output is of no records of Kafka"
+            raise CheckpointCorruptError(message, **what)
+        keys, values, times = (column.to_pylist() for column in batch.columns)
+        for key, value, time_ms in zip(keys, values, times, strict=True):
+            options = {} if time_ms == NO_TIME else {"timestamp": time_ms}
+            while True:
+                try:
+                    producer.produce(self._settings.topic, value, key, **options)
+                    break
+                except BufferError:  # its queue is full; a broker that takes nothing ends the transaction
+                    producer.poll(0.1)
+        producer.poll(0)
+
+    def _failed(self, what: str, error: Any) -> SinkError:
+        message = f"{what}: {masked(str(error))}"
+        return SinkError(message, topic=self._settings.topic, last_error=self._errors.last)
+
+    def _release(self, transactional_id: str) -> None:
+        taken = self._taken.pop(transactional_id, None)
+        if taken is not None:
+            _discard(taken.producer)
+
+    def abort_leftovers(self) -> None:
+        """Let go of the ids of earlier attempts: all that was restored is committed."""
+        for transactional_id in [one for one in self._taken if one != self._own_id]:
+            self._release(transactional_id)
+
+    def close(self) -> None:
+        for transactional_id in list(self._taken):
+            self._release(transactional_id)
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def _discard(producer: Any) -> None:
+    """Let go of a producer, whatever it has open; one that is broken says so once more."""
+    with contextlib.suppress(kafka().KafkaException):
+        producer.close(0)
+
+
+def _fenced_codes() -> tuple[int, ...]:
+    codes = kafka().KafkaError
+    return (codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
+
+
+_FIELDS = {"topic": str, "transaction": str, "number": int, "checkpoint_id": int, "rows": int, "data": list}
+
+
+def _check(committable: Any, settings: CommitSettings) -> None:
+    """See that a checkpoint holds what this sink prepares.
+
+    Raises:
+        CheckpointMismatchError: If not.
+    """
+    is_right = isinstance(committable, dict) and committable.keys() == _FIELDS.keys()
+    is_right = is_right and all(type(committable[name]) is kind for name, kind in _FIELDS.items())
+    is_right = is_right and all(type(piece) is bytes for piece in committable["data"])
+    is_right = is_right and all(is_text(committable[name]) for name in ("topic", "transaction"))
+    is_right = is_right and all(0 <= committable[name] < 1 << 63 for name in ("number", "checkpoint_id", "rows"))
+    if not is_right:
+        message = "the checkpoint holds prepared output that is not of a sink of Kafka"
+        raise CheckpointMismatchError(message)
+    if committable["topic"] != settings.topic or not committable["transaction"].startswith(f"{settings.prefix}-"):
+        message = (
+            f"the checkpoint holds records for topic {committable['topic']!r} under {committable['transaction']!r}; the"
+            f" sink writes topic {settings.topic!r} under {settings.prefix!r}"
+        )
+        raise CheckpointMismatchError(
+            message, hint="keep topic and transactional_id_prefix, or give the sink another uid"
+        )

@@ -1,0 +1,195 @@
+"""What is written: a note for each transactional id, kept in a compacted topic.
+
+A note's key is a transactional id, its value says which of the things prepared under that id are written. It is sent in
+the same transaction as their records, so both are there or neither. Whoever wants to commit first takes the id over:
+Kafka then ends what another process has open under it, and shuts that process out. After that the note does not change
+under his eyes, and what it says is true.
+
+So an id is a lock, and its note what the lock guards. A subtask's attempt has an id of its own, used by the attempts
+after it for what a checkpoint holds of it. Ids are never given twice, and notes never deleted: each is some hundred
+bytes, and there is one for every subtask of every attempt that has committed anything.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from headrace.engine.errors import ConfigurationError, SinkError
+from headrace.state.credentials import masked
+from headrace.state.reading.stored_json import parse_json
+
+from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
+from .partitions import end_of
+
+__all__ = ["Ledger", "Numbers"]
+
+PARTITION = 0
+MAX_NOTE_BYTES = 1 << 20
+
+
+class Numbers:
+    """A set of whole numbers, as runs: what is committed in order is one of them.
+
+    Args:
+        runs: First and last number of each, ascending.
+    """
+
+    def __init__(self, runs: list[list[int]] | None = None) -> None:
+        self._runs = runs or []
+
+    def __contains__(self, number: int) -> bool:
+        return any(first <= number <= last for first, last in self._runs)
+
+    def with_number(self, number: int) -> Numbers:
+        """Return these and one more."""
+        merged: list[list[int]] = []
+        for first, last in sorted([*self._runs, [number, number]]):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1][1] = max(last, merged[-1][1])
+            else:
+                merged.append([first, last])
+        return Numbers(merged)
+
+    def to_json(self) -> list[list[int]]:
+        """Return the runs."""
+        return self._runs
+
+
+class Ledger:
+    """Reads notes. Blocks; for one thread.
+
+    Args:
+        client: Of the cluster.
+        topic: Where they are.
+        timeout_s: How long to wait for what is under way in the topic.
+    """
+
+    def __init__(self, client: Client, topic: str, timeout_s: float) -> None:
+        self._client = client
+        self._topic = topic
+        self._timeout_s = timeout_s
+        self._errors = ClientErrors("reader of commits")
+        # Made in `open`.
+        self._admin: Any = None
+        # Made with the first question; reads on from there.
+        self._consumer: Any = None
+        self._position = 0
+        self._notes: dict[str, Numbers] = {}
+
+    def open(self) -> None:
+        """Make the topic, if it is not there.
+
+        Raises:
+            ConfigurationError: If it is not compacted, or has more than one partition: notes would get lost.
+            SinkError: If the cluster does not answer.
+        """
+        library = kafka()
+        if self._admin is None:
+            self._admin = self._client.admin(self._errors)
+        settings = {"cleanup.policy": "compact", "segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.1"}
+        new = library.admin.NewTopic(self._topic, num_partitions=1, replication_factor=-1, config=settings)
+        try:
+            self._admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)[self._topic].result()
+        except library.KafkaException as error:
+            if error.args[0].code() != library.KafkaError.TOPIC_ALREADY_EXISTS:
+                self._require_topic(error)
+            self._require_compacted()
+
+    def _require_topic(self, cause: Any) -> None:
+        """Without the right to make it, it may be there."""
+        library = kafka()
+        try:
+            found = self._admin.list_topics(topic=self._topic, timeout=REQUEST_TIMEOUT_S).topics[self._topic]
+        except library.KafkaException as error:
+            what = "the topic cannot be looked at"
+            raise self._failed(what, error) from error
+        if found.error is not None:
+            what = "the topic is not there and cannot be made"
+            raise self._failed(what, cause) from cause
+
+    def _require_compacted(self) -> None:
+        library = kafka()
+        try:
+            resource = library.admin.ConfigResource(library.admin.ResourceType.TOPIC, self._topic)
+            (answer,) = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S).values()
+            policy = answer.result()["cleanup.policy"].value
+            described = self._admin.list_topics(topic=self._topic, timeout=REQUEST_TIMEOUT_S).topics[self._topic]
+        except library.KafkaException as error:
+            what = "the topic cannot be looked at"
+            raise self._failed(what, error) from error
+        if policy != "compact" or len(described.partitions) != 1:
+            message = (
+                f"topic {self._topic!r} must be compacted and of one partition, or notes of commits get lost; it has"
+                f" cleanup.policy={policy} and {len(described.partitions)} partitions"
+            )
+            raise ConfigurationError(message, hint="set cleanup.policy=compact, or name another commits_topic")
+
+    def numbers(self, transactional_id: str) -> Numbers:
+        """Return what is written of an id that this process has taken over.
+
+        Raises:
+            SinkError: If the notes cannot be read to their end.
+        """
+        library = kafka()
+        try:
+            end = end_of(self._admin, self._topic, PARTITION)
+            self._read_to(end)
+        except library.KafkaException as error:
+            what = "notes cannot be read"
+            raise self._failed(what, error) from error
+        return self._notes.get(transactional_id, Numbers())
+
+    def _read_to(self, end: int) -> None:
+        library = kafka()
+        if self._consumer is None:
+            self._consumer = self._client.consumer(
+                self._errors, "headrace", **{"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+            )
+            self._consumer.assign([library.TopicPartition(self._topic, PARTITION, library.OFFSET_BEGINNING)])
+        deadline = time.monotonic() + self._timeout_s
+        while self._position < end:
+            if time.monotonic() > deadline:
+                message = (
+                    f"the notes of commits in topic {self._topic!r} could not be read to offset {end} within"
+                    f" {self._timeout_s:.0f} s: they are known up to {self._position}; a transaction that is left open"
+                    f" ends after its timeout; {self._errors.last}"
+                )
+                raise SinkError(message)
+            for message_ in self._consumer.consume(1_000, 0.2):
+                self._take(message_)
+
+    def _take(self, message: Any) -> None:
+        library = kafka()
+        error = message.error()
+        if error is None:
+            self._position = message.offset() + 1
+            key, value = message.key(), message.value()
+            if key is not None and value is not None:
+                self._notes[key.decode("utf-8", "replace")] = self._parsed(value, message.offset())
+        elif error.code() == library.KafkaError._PARTITION_EOF:
+            self._position = max(self._position, message.offset())
+        elif not error.retriable():
+            raise library.KafkaException(error)
+
+    def _parsed(self, value: bytes, offset: int) -> Numbers:
+        """What a note says; anybody may have written it who may write into the topic."""
+        try:
+            runs = parse_json(value, max_bytes=MAX_NOTE_BYTES, max_depth=4)["written"]
+            is_right = all(type(first) is int and type(last) is int and 0 <= first <= last for first, last in runs)
+        except (ValueError, TypeError, KeyError):
+            is_right = False
+        if not is_right:
+            message = f"offset {offset} of topic {self._topic!r} holds no note of a commit"
+            raise SinkError(message, hint="the topic is for these notes alone")
+        return Numbers([[first, last] for first, last in runs])
+
+    def _failed(self, what: str, error: Any) -> SinkError:
+        message = f"commits are noted in topic {self._topic!r}, and {what}: {masked(str(error))}"
+        return SinkError(message, last_error=self._errors.last)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

@@ -1,0 +1,145 @@
+"""What partitions there are, and where each of them begins and ends: the questions that an enumerator asks.
+
+Source: Flink's ``KafkaSubscriber`` and ``OffsetsInitializer``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.engine.errors import SourceError
+from headrace.state.credentials import masked
+
+from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
+from .offsets import KafkaOffsets
+
+__all__ = ["Partition", "Partitions", "end_of"]
+
+Partition = tuple[str, int]
+"""Topic and number."""
+
+
+class Partitions:
+    """Asks a cluster. Every method blocks.
+
+    Args:
+        client: Of the cluster.
+        group_id: Whose committed offsets count; None if there is no group.
+    """
+
+    def __init__(self, client: Client, group_id: str | None) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._errors = ClientErrors("partitions of a source")
+        # Made with the first question.
+        self._admin: Any = None
+
+    def find(self, topics: Sequence[str], pattern: str | None) -> list[Partition]:
+        """Return the partitions of topics that are named, or whose names match, in order.
+
+        Raises:
+            SourceError: If the cluster does not answer, or has no such topic.
+        """
+        if self._admin is None:
+            self._admin = self._client.admin(self._errors)
+        library = kafka()
+        try:
+            found = self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics
+        except library.KafkaException as error:
+            message = f"Kafka does not say which topics there are: {masked(str(error))}"
+            raise SourceError(message, last_error=self._errors.last) from error
+        if pattern is not None:
+            matches = re.compile(pattern).fullmatch
+            names = [name for name in found if matches(name) and not name.startswith("__")]
+        else:
+            names = list(topics)
+            missing = [name for name in names if name not in found]
+            if missing:
+                message = f"there is no topic {missing[0]!r}"
+                raise SourceError(message, topic=missing[0])
+        for name in names:
+            if found[name].error is not None:
+                message = f"Kafka does not describe topic {name!r}: {found[name].error}"
+                raise SourceError(message, topic=name)
+        return sorted((name, number) for name in names for number in found[name].partitions)
+
+    def offsets(self, partitions: Sequence[Partition], wanted: KafkaOffsets) -> dict[Partition, int]:
+        """Return where to begin, or end, in each partition.
+
+        Raises:
+            SourceError: If the cluster does not answer, or there is no such offset.
+        """
+        if not partitions:
+            return {}
+        if wanted.kind == "committed":
+            found = self._committed(partitions)
+        elif wanted.kind == "given":
+            given = {(topic, number): offset for topic, number, offset in wanted.given}
+            found = {partition: given[partition] for partition in partitions if partition in given}
+        else:
+            found = self._listed(partitions, wanted)
+        missing = [partition for partition in partitions if partition not in found]
+        if missing and wanted.otherwise == "none":
+            topic, number = missing[0]
+            what = "its group has committed none" if wanted.kind == "committed" else "none was given"
+            message = f"there is no offset to begin from in partition {number} of topic {topic!r}: {what}"
+            raise SourceError(message, hint="otherwise='earliest', or 'latest'", group=self._group_id)
+        if missing:
+            found.update(self._listed(missing, KafkaOffsets(wanted.otherwise)))  # type: ignore[arg-type]
+        return found
+
+    def _listed(self, partitions: Sequence[Partition], wanted: KafkaOffsets) -> dict[Partition, int]:
+        admin = kafka().admin
+        spec = {
+            "earliest": admin.OffsetSpec.earliest,
+            "latest": admin.OffsetSpec.latest,
+            "timestamp": lambda: admin.OffsetSpec.for_timestamp(wanted.timestamp_ms),
+        }[wanted.kind]()
+        found = self._ask(partitions, spec)
+        behind = [partition for partition, offset in found.items() if offset < 0]
+        if behind:  # no record is as young as that
+            found.update(self._ask(behind, admin.OffsetSpec.latest()))
+        return found
+
+    def _ask(self, partitions: Sequence[Partition], spec: Any) -> dict[Partition, int]:
+        library = kafka()
+        if self._admin is None:
+            self._admin = self._client.admin(self._errors)
+        asked = {library.TopicPartition(*partition): spec for partition in partitions}
+        level = library.IsolationLevel.READ_COMMITTED
+        answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S)
+        try:
+            return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+        except library.KafkaException as error:
+            message = f"Kafka does not say where partitions begin and end: {masked(str(error))}"
+            raise SourceError(message, last_error=self._errors.last) from error
+
+    def _committed(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        library = kafka()
+        assert self._group_id is not None
+        consumer = self._client.consumer(self._errors, self._group_id)
+        try:
+            asked = [library.TopicPartition(*partition) for partition in partitions]
+            answers = consumer.committed(asked, timeout=REQUEST_TIMEOUT_S)
+        except library.KafkaException as error:
+            message = f"Kafka does not say what group {self._group_id!r} has committed: {masked(str(error))}"
+            raise SourceError(message, last_error=self._errors.last) from error
+        finally:
+            consumer.close()
+        return {(one.topic, one.partition): one.offset for one in answers if one.offset >= 0}
+
+
+def end_of(admin: Any, topic: str, partition: int) -> int:
+    """Return the offset behind the last record of a partition, also of transactions that are open.
+
+    Raises:
+        KafkaException: If there is no answer.
+    """
+    library = kafka()
+    asked = {library.TopicPartition(topic, partition): library.admin.OffsetSpec.latest()}
+    level = library.IsolationLevel.READ_UNCOMMITTED
+    (answer,) = admin.list_offsets(asked, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S).values()
+    offset: int = answer.result().offset
+    return offset

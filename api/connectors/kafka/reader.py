@@ -1,0 +1,295 @@
+"""Reads partitions of Kafka side by side: what the client has fetched, never waiting for more.
+
+Invariant: a partition's position is the offset behind the last record that was given, or passed over.
+
+Source: Flink's ``KafkaPartitionSplitReader``, ``KafkaSourceReader``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import (
+    ALL_SPLITS_FINISHED,
+    NOTHING_NOW,
+    Polled,
+    ReaderContext,
+    SourceReader,
+    Split,
+    SplitFinished,
+)
+from headrace.engine.errors import MalformedRecordError, SourceError
+
+from ...formats.messages import BadMessage, Decoded, MessageFormat
+from .client import Client, ClientErrors, kafka
+
+__all__ = ["METADATA", "KafkaReader", "ReadSettings"]
+
+POLL_MS = 5
+"""How soon to look again when nothing was there."""
+
+_HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+
+
+def _headers(message: Any) -> list[dict[str, Any]] | None:
+    found = message.headers()
+    return None if found is None else [{"name": name, "value": value} for name, value in found]
+
+
+METADATA: dict[str, tuple[pa.DataType, Callable[[Any], Any]]] = {
+    "key": (pa.binary(), lambda message: message.key()),
+    "topic": (pa.string(), lambda message: message.topic()),
+    "partition": (pa.int32(), lambda message: message.partition()),
+    "offset": (pa.int64(), lambda message: message.offset()),
+    "timestamp": (pa.timestamp("ms", "UTC"), lambda message: message.timestamp()[1]),
+    "headers": (_HEADERS, _headers),
+}
+"""What Kafka says of a record: type, and where it is."""
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """How records are made.
+
+    Attributes:
+        value: Decodes values.
+        metadata: What is added, by the columns' names.
+        on_error: ``fail``, ``skip`` or ``dead-letter``.
+        group_id: Under which offsets are committed; None for nowhere.
+    """
+
+    value: MessageFormat
+    metadata: dict[str, str]
+    on_error: str
+    group_id: str | None
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The records' columns; None for rows of Python objects."""
+        if self.value.schema is None:
+            return None
+        added = [pa.field(column, METADATA[name][0]) for column, name in self.metadata.items()]
+        return pa.schema([*self.value.schema, *added])
+
+
+class _Reading:
+    """One partition and how far it was read."""
+
+    __slots__ = ("end", "is_finished", "partition", "position", "split", "topic")
+
+    def __init__(self, split: Split) -> None:
+        self.split = split
+        self.topic: str = split.payload["topic"]
+        self.partition: int = split.payload["partition"]
+        self.position: int = split.position
+        # The offset that is read no more; None for none.
+        self.end: int | None = split.payload["end"]
+        self.is_finished = self.end is not None and self.position >= self.end
+
+
+class KafkaReader(SourceReader):
+    """Reads the partitions of one subtask.
+
+    Args:
+        client: Of the cluster.
+        settings: How records are made.
+        is_bounded: Whether partitions end.
+    """
+
+    def __init__(self, client: Client, settings: ReadSettings, *, is_bounded: bool) -> None:
+        self._client = client
+        self._settings = settings
+        self._is_bounded = is_bounded
+        self._readings: dict[tuple[str, int], _Reading] = {}
+        self._paused: frozenset[str] = frozenset()
+        # Made with the first partition.
+        self._consumer: Any = None
+        # Positions by checkpoint, until it is complete.
+        self._positions: dict[int, list[tuple[str, int, int]]] = {}
+
+    def open(self, context: ReaderContext) -> None:
+        self._context = context
+        self._errors = ClientErrors(f"reader of {context.operator_name}, subtask {context.subtask + 1}")
+
+    @property
+    def wants_split(self) -> bool:
+        """Partitions that end are read side by side, too."""
+        if not self._readings:
+            return self._is_bounded
+        siblings: int = next(iter(self._readings.values())).split.payload["siblings"]
+        return self._is_bounded and len(self._readings) < -(-siblings // self._context.parallelism)
+
+    def add_splits(self, splits: list[Split]) -> None:
+        library = kafka()
+        if self._consumer is None:
+            self._consumer = self._client.consumer(
+                self._errors, self._settings.group_id or "headrace", **{"isolation.level": "read_committed"}
+            )
+        readings = [_Reading(split) for split in splits]
+        self._readings.update({(one.topic, one.partition): one for one in readings})
+        assigned = [library.TopicPartition(one.topic, one.partition, one.position) for one in readings]
+        self._consumer.incremental_assign(assigned)
+
+    def pause_splits(self, split_ids: frozenset[str]) -> None:
+        """Leave out these partitions."""
+        if self._consumer is None or split_ids == self._paused:
+            return
+        library = kafka()
+        by_change: dict[bool, list[Any]] = {True: [], False: []}
+        for one in self._readings.values():
+            is_paused = one.split.split_id in split_ids
+            if is_paused != (one.split.split_id in self._paused):
+                by_change[is_paused].append(library.TopicPartition(one.topic, one.partition))
+        self._paused = split_ids
+        if by_change[True]:
+            self._consumer.pause(by_change[True])
+        if by_change[False]:
+            self._consumer.resume(by_change[False])
+
+    def poll(self, max_records: int) -> Any:
+        self._errors.check(self._failed)
+        if not self._readings:
+            return ALL_SPLITS_FINISHED
+        found: list[Polled | SplitFinished] = []
+        by_partition: dict[tuple[str, int], list[Any]] = {}
+        events = []
+        for message in self._consumer.consume(min(max_records, 1_000_000), 0):
+            if message.error() is None:
+                by_partition.setdefault((message.topic(), message.partition()), []).append(message)
+            else:
+                events.append(message)
+        for partition, messages in by_partition.items():
+            reading = self._readings.get(partition)
+            if reading is not None and not reading.is_finished:
+                found += self._read(reading, messages)
+        for event in events:  # behind the records that came with them
+            self._note(event, event.error())
+        finished = [one for one in self._readings.values() if one.is_finished]
+        for one in finished:
+            del self._readings[one.topic, one.partition]
+            self._consumer.incremental_unassign([kafka().TopicPartition(one.topic, one.partition)])
+            found.append(SplitFinished(one.split.split_id))
+        return found or NOTHING_NOW
+
+    def next_poll_ms(self) -> int | None:
+        return self._context.now_ms() + POLL_MS
+
+    # --------------------------------------------------------------------------------------------------------- records
+    def _read(self, reading: _Reading, messages: list[Any]) -> list[Polled]:
+        """Records of one partition, in its order."""
+        if reading.end is not None and messages[-1].offset() >= reading.end - 1:
+            reading.is_finished = True
+            messages = [message for message in messages if message.offset() < reading.end]
+        if not messages:
+            return []
+        reading.position = messages[-1].offset() + 1
+        valued = [message for message in messages if message.value() is not None]
+        if len(valued) < len(messages):
+            self._context.metrics.count("num_tombstones", len(messages) - len(valued))
+        decoded = self._settings.value.decode([message.value() for message in valued])
+        if decoded.bad:
+            self._reject(reading, valued, decoded.bad)
+            valued = [valued[place] for place in decoded.good]
+        if not valued:
+            return []
+        return [Polled(reading.split.split_id, self._with_metadata(decoded, valued))]
+
+    def _with_metadata(self, decoded: Decoded, messages: Sequence[Any]) -> Batch:
+        batch = decoded.batch
+        if self._settings.metadata:
+            columns = batch.columns
+            added = []
+            for name in self._settings.metadata.values():
+                kind, read = METADATA[name]
+                added.append(pa.array([read(message) for message in messages], kind))
+            batch = Batch.of_columns(
+                pa.RecordBatch.from_arrays([*columns.columns, *added], schema=self._settings.schema)
+            )
+        times = [message.timestamp() for message in messages]
+        if times[0][0] == kafka().TIMESTAMP_NOT_AVAILABLE:
+            return batch
+        return batch.with_timestamps(np.array([time for _, time in times], np.int64))
+
+    def _reject(self, reading: _Reading, messages: Sequence[Any], bad: list[BadMessage]) -> None:
+        first = bad[0]
+        if self._settings.on_error == "fail":
+            message = f"cannot decode the value of a record: {first.cause}"
+            raise MalformedRecordError(
+                message,
+                hint="on_error='skip' or 'dead-letter' goes on without such records",
+                split=reading.split.split_id,
+                position=f"offset {messages[first.index].offset()}",
+            )
+        self._context.metrics.count("num_records_skipped", len(bad))
+        if self._settings.on_error == "dead-letter":
+            letters = [
+                {
+                    "error": one.cause,
+                    "split": reading.split.split_id,
+                    "position": f"offset {messages[one.index].offset()}",
+                    "raw": one.text,
+                }
+                for one in bad
+            ]
+            self._context.emit_dead_letter(Batch.of_rows(letters))
+
+    # ---------------------------------------------------------------------------------------------------------- errors
+    def _note(self, message: Any, error: Any) -> None:
+        """Take an event that is no record: a partition's end, or an error of its own."""
+        codes = kafka().KafkaError
+        reading = self._readings.get((message.topic(), message.partition()))
+        if error.code() == codes._PARTITION_EOF:
+            # Behind the last record there may be ends of transactions, which are offsets, too.
+            if reading is not None and reading.end is not None and message.offset() >= reading.end:
+                reading.is_finished = True
+            return
+        if reading is None:
+            self._errors.note(error)
+            return
+        place = {"split": reading.split.split_id, "position": f"offset {reading.position}"}
+        if error.code() == codes._AUTO_OFFSET_RESET:
+            where = f"offset {reading.position} of {reading.topic}-{reading.partition}"
+            text = f"Kafka does not have the record at {where} any more, or not yet"
+            hint = "it was deleted before it was read, or the topic is a new one; a longer retention keeps records"
+            raise SourceError(text, hint=hint, **place)
+        if error.retriable():
+            self._errors.note(error)
+            return
+        text = f"cannot read a partition: {error}"
+        raise SourceError(text, **place)
+
+    def _failed(self, cause: str) -> Exception:
+        message = f"Kafka cannot be read: {cause}"
+        return SourceError(message)
+
+    # ------------------------------------------------------------------------------------------------------- positions
+    def snapshot(self) -> list[Split]:
+        return [Split(one.split.split_id, one.split.payload, one.position) for one in self._readings.values()]
+
+    def snapshot_for(self, checkpoint_id: int) -> list[Split]:
+        """As `snapshot`; remembers what is to be committed to Kafka once the checkpoint is complete."""
+        if self._settings.group_id is not None:
+            readings = self._readings.values()
+            self._positions[checkpoint_id] = [(one.topic, one.partition, one.position) for one in readings]
+        return self.snapshot()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Commit offsets to Kafka, where others look; nothing here depends on it."""
+        positions = self._positions.pop(checkpoint_id, [])
+        for older in [one for one in self._positions if one < checkpoint_id]:
+            del self._positions[older]
+        if positions and self._consumer is not None:
+            library = kafka()
+            offsets = [library.TopicPartition(*one) for one in positions]
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+
+    def close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

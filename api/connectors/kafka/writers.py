@@ -1,0 +1,163 @@
+"""The writers of a sink of Kafka: one keeps records for the checkpoint, one writes them as they come.
+
+Source: Flink's ``KafkaWriter``, ``ExactlyOnceKafkaWriter``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import SinkWriter, WriterContext
+from headrace.engine.errors import SinkError
+from headrace.state.credentials import masked
+
+from ..prepared_rows import to_ipc
+from .client import Client, ClientErrors, kafka
+from .committing import CommitSettings
+from .serialization import NO_TIME, SCHEMA, KafkaRecords
+
+__all__ = ["ProducingWriter", "StagingWriter"]
+
+FLUSH_TIMEOUT_S = 120.0
+"""A broker that takes nothing for so long fails the task; the client tries again meanwhile."""
+
+PIECE_BYTES = 8 << 20
+"""Records are put together in pieces of about this size, so that none of them is read as a whole that is too large."""
+
+
+class StagingWriter(SinkWriter):
+    """Gathers the records between two barriers; they travel in the checkpoint.
+
+    Args:
+        settings: Where they are to go.
+        records: How they are made.
+    """
+
+    def __init__(self, settings: CommitSettings, records: KafkaRecords) -> None:
+        self._settings = settings
+        self._records = records
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._pieces: list[bytes] = []
+        self._num_rows = 0
+        # Of what was prepared under this attempt's id.
+        self._number = 0
+
+    def open(self, context: WriterContext) -> None:
+        self._transaction = self._settings.transactional_id(context)
+
+    def write(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        records = self._records.encode(batch)
+        self._gathered.append(records)
+        self._gathered_bytes += records.nbytes
+        self._num_rows += records.num_rows
+        if self._gathered_bytes >= PIECE_BYTES:
+            self._close_piece()
+
+    def _close_piece(self) -> None:
+        if self._gathered:
+            self._pieces.append(to_ipc(self._gathered))
+            self._gathered, self._gathered_bytes = [], 0
+
+    def prepare(self, checkpoint_id: int) -> list[Any]:
+        if not self._num_rows:
+            return []
+        self._close_piece()
+        committable = {
+            "topic": self._settings.topic,
+            "transaction": self._transaction,
+            "number": self._number,
+            "checkpoint_id": checkpoint_id,
+            "rows": self._num_rows,
+            "data": self._pieces,
+        }
+        self._number += 1
+        self._pieces, self._num_rows = [], 0
+        return [committable]
+
+
+class ProducingWriter(SinkWriter):
+    """Writes records as they come, and waits at a barrier until the broker has all of them.
+
+    Args:
+        client: Of the cluster.
+        topic: Where they go.
+        records: How they are made.
+    """
+
+    def __init__(self, client: Client, topic: str, records: KafkaRecords) -> None:
+        self._client = client
+        self._topic = topic
+        self._records = records
+        # Made in `open`; None before.
+        self._producer: Any = None
+        # The first record that the broker has refused, or not taken in time.
+        self._refused: Any = None
+
+    def open(self, context: WriterContext) -> None:
+        self._context = context
+        self._errors = ClientErrors(f"writer of {context.operator_name}, subtask {context.subtask + 1}")
+        self._producer = self._client.producer(self._errors)
+
+    def write(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        self._check()
+        columns = self._records.encode(batch)
+        keys, values, times = (columns.column(name).to_pylist() for name in SCHEMA.names)
+        for key, value, time_ms in zip(keys, values, times, strict=True):
+            options = {} if time_ms == NO_TIME else {"timestamp": time_ms}
+            self._produce(key, value, options)
+        self._producer.poll(0)
+
+    def _produce(self, key: bytes | None, value: bytes | None, options: dict[str, int]) -> None:
+        deadline = time.monotonic() + FLUSH_TIMEOUT_S
+        while True:
+            try:
+                self._producer.produce(self._topic, value, key, on_delivery=self._delivered, **options)
+                return
+            except BufferError:  # its queue is full: the broker is slower than we are
+                if time.monotonic() > deadline:
+                    what = "the broker takes no records"
+                    raise self._failed(what) from None
+                self._producer.poll(0.1)
+                self._check()
+            except kafka().KafkaException as error:
+                raise self._failed(masked(str(error))) from error
+
+    def _delivered(self, error: Any, _message: Any) -> None:
+        if error is not None and self._refused is None:
+            self._refused = error
+
+    def _check(self) -> None:
+        self._errors.check(self._failed)
+        if self._refused is not None:
+            raise self._failed(masked(str(self._refused)))
+
+    def _failed(self, cause: str) -> SinkError:
+        context = self._context
+        message = f"Kafka does not take records: {cause}"
+        where = f"{context.subtask + 1}/{context.parallelism}"
+        return SinkError(message, topic=self._topic, operator=context.operator_name, subtask=where)
+
+    def prepare(self, checkpoint_id: int) -> list[Any]:
+        left = self._producer.flush(FLUSH_TIMEOUT_S)
+        self._check()
+        if left:
+            message = f"{left} records were not taken within {FLUSH_TIMEOUT_S:.0f} s; {self._errors.last}"
+            raise self._failed(message)
+        return []
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            with contextlib.suppress(kafka().KafkaException):  # one that is broken says so once more
+                producer.close(0)

@@ -1,0 +1,212 @@
+"""Tables that are topics of Kafka: ``'connector' = 'kafka'`` for rows that only come, ``'upsert-kafka'`` for changes.
+
+Source: Flink's documentation ("Apache Kafka SQL Connector", "Upsert Kafka SQL Connector").
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from headrace.engine.errors import ConfigurationError
+from headrace.engine.operators.event_time import WatermarkStrategy
+
+from ...connectors.kafka import KafkaOffsets, KafkaSink, KafkaSource
+from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from .contract import Options, TableConnector
+from .deletions import DELETED, with_deletions
+
+if TYPE_CHECKING:
+    from ...stream.data_stream import DataStream
+    from ...stream.environment import StreamExecutionEnvironment
+
+__all__ = ["KafkaTable", "UpsertKafkaTable"]
+
+_FORMATS = ("json", "csv", "raw")
+_STARTS = ("group-offsets", "earliest-offset", "latest-offset", "timestamp", "specific-offsets")
+_ENDS = ("unbounded", "group-offsets", "latest-offset", "timestamp", "specific-offsets")
+_OFFSET = re.compile(r"partition:([0-9]+),offset:([0-9]+)")
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    """How rows are written: exactly once under a prefix of transactional ids, or at least once."""
+
+    prefix: str | None
+
+    @classmethod
+    def of(cls, options: Options) -> _Delivery:
+        guarantee = options.choice("sink.delivery-guarantee", ("at-least-once", "exactly-once"), "at-least-once")
+        prefix = options.take("sink.transactional-id-prefix")
+        if (guarantee == "exactly-once") != (prefix is not None):
+            message = "'sink.delivery-guarantee' = 'exactly-once' and 'sink.transactional-id-prefix' need each other"
+            raise ConfigurationError(message)
+        return cls(prefix)
+
+    def sink(self, servers: str, topic: str, **arguments: Any) -> KafkaSink:
+        if self.prefix is None:
+            return KafkaSink.at_least_once(servers, topic, **arguments)
+        return KafkaSink.exactly_once(servers, topic, transactional_id_prefix=self.prefix, **arguments)
+
+
+class _Topics(TableConnector):
+    """What both kinds of tables have."""
+
+    def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
+        if partitioned_by:
+            message = "PARTITIONED BY is not supported for topics of Kafka, which have partitions of their own"
+            raise ConfigurationError(message)
+        properties = options.take_all("properties.")
+        self._servers = properties.pop("bootstrap.servers", "")
+        if not self._servers:
+            message = "a table of Kafka needs option 'properties.bootstrap.servers'"
+            raise ConfigurationError(message)
+        self._group_id = properties.pop("group.id", None)
+        self._properties = properties
+        self._schema = schema
+        self._delivery = _Delivery.of(options)
+
+
+class KafkaTable(_Topics):
+    """A topic, or several, whose records are rows.
+
+    Options: ``topic``, ``topic-pattern``, ``properties.bootstrap.servers``, ``properties.group.id`` and others of the
+    client, ``format`` (json, csv, raw), ``key.fields``, ``scan.startup.*``, ``scan.bounded.*``,
+    ``scan.topic-partition-discovery.interval``, ``json.ignore-parse-errors``, ``csv.field-delimiter``,
+    ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``.
+    """
+
+    name = "kafka"
+    makes_watermarks = True
+
+    def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
+        super().__init__(options, schema, partitioned_by)
+        topics = options.take("topic")
+        self._topics = tuple(part.strip() for part in topics.split(";")) if topics else ()
+        self._pattern = options.take("topic-pattern")
+        self._format = _format_of(options, schema, "format")
+        self._key = tuple(part for part in options.take("key.fields", str, "").split(";") if part)
+        for name in self._key:
+            if name not in schema.names:
+                message = f"'key.fields' names column {name!r}, which the table has not"
+                raise ConfigurationError(message)
+        self._start = _offsets(options, "scan.startup", _STARTS, "group-offsets", self._topics)
+        self._stop = _offsets(options, "scan.bounded", _ENDS, "unbounded", self._topics)
+        self.is_bounded = self._stop is not None
+        self._discovery = options.take("scan.topic-partition-discovery.interval", Options.duration, 300_000)
+        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
+        self._on_error: Literal["skip", "fail"] = "skip" if skips else "fail"
+
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
+        """Read the topics."""
+        assert self._start is not None
+        if self._start.kind == "committed" and self._group_id is None:
+            message = "reading begins where the table's group has committed, and it has no 'properties.group.id'"
+            raise ConfigurationError(message, hint="or set 'scan.startup.mode' = 'earliest-offset'")
+        source = KafkaSource(
+            self._servers,
+            self._topics,
+            value=self._format,
+            topic_pattern=self._pattern,
+            start=self._start,
+            stop=self._stop,
+            group_id=self._group_id,
+            discovery_interval=self._discovery or None,
+            on_error=self._on_error,
+            properties=self._properties,
+        )
+        name = f"kafka {', '.join(self._topics) or self._pattern}"
+        return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), name)
+
+    def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
+        """Write rows as records."""
+        if len(self._topics) != 1:
+            message = "rows are written into one topic; the table names another number of them"
+            raise ConfigurationError(message)
+        if self._key:
+            stream = stream.key_by(*self._key)
+        sink = self._delivery.sink(
+            self._servers, self._topics[0], value=self._format, key=self._key, properties=self._properties
+        )
+        stream.sink_to(sink).name(table)
+
+
+class UpsertKafkaTable(_Topics):
+    """A topic in which the last record of a key is its row, and one without a value deletes it: written, not read.
+    Options: ``topic``, ``properties.*``, ``value.format``, ``key.format`` (of one column: raw; json),
+    ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``.
+    """
+
+    name = "upsert-kafka"
+    takes_changes = True
+    applies_by_key = True
+
+    def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
+        super().__init__(options, schema, partitioned_by)
+        self._topic = options.need("topic")
+        self._format = _format_of(options, schema, "value.format")
+        self._key_format = options.choice("key.format", ("json", "raw"))
+
+    def keyed_by(self, primary_key: tuple[str, ...]) -> None:
+        """Take the PRIMARY KEY."""
+        super().keyed_by(primary_key)
+        if not primary_key:
+            message = "a table of upsert-kafka needs a PRIMARY KEY, which is the key of its records"
+            raise ConfigurationError(message)
+        if self._key_format == "raw" and len(primary_key) > 1:
+            message = "'key.format' = 'raw' is for a key of one column"
+            raise ConfigurationError(message, hint="'json' is for several")
+
+    def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
+        """Write the last change of each key in a batch; keys keep their order."""
+        sink = self._delivery.sink(
+            self._servers, self._topic, value=self._format, key=self.primary_key, delete_column=DELETED,
+            key_is_object=self._key_format == "json", properties=self._properties,
+        )  # fmt: skip
+        with_deletions(stream, self.primary_key, schema, only_last=True).sink_to(sink).name(table)
+
+
+def _format_of(options: Options, schema: pa.Schema, option: str) -> MessageFormat:
+    name = options.choice(option, _FORMATS)
+    delimiter = options.take("csv.field-delimiter", str, ",") if name == "csv" else ","
+    if name == "json":
+        return JsonMessages(schema)
+    if name == "csv":
+        return CsvMessages(schema, delimiter)
+    if len(schema) != 1 or not (pa.types.is_string(schema.field(0).type) or pa.types.is_binary(schema.field(0).type)):
+        message = "format 'raw' is for a table of one column, STRING or BYTES"
+        raise ConfigurationError(message)
+    (column,) = schema.names
+    return TextMessages(column=column) if pa.types.is_string(schema.field(0).type) else BytesMessages(column)
+
+
+def _offsets(
+    options: Options, prefix: str, modes: tuple[str, ...], default: str, topics: tuple[str, ...]
+) -> KafkaOffsets | None:
+    """Where reading begins, or ends; None for never."""
+    mode = options.choice(f"{prefix}.mode", modes, default)
+    time_ms = options.take(f"{prefix}.timestamp-millis", int)
+    given = options.take(f"{prefix}.specific-offsets")
+    if (mode == "timestamp") != (time_ms is not None) or (mode == "specific-offsets") != (given is not None):
+        message = f"'{prefix}.timestamp-millis' and '{prefix}.specific-offsets' are for the modes of their names"
+        raise ConfigurationError(message)
+    if mode == "unbounded":
+        return None
+    if mode == "timestamp":
+        return KafkaOffsets.timestamp(time_ms)
+    if mode == "specific-offsets":
+        if len(topics) != 1:
+            message = f"'{prefix}.specific-offsets' are of one topic"
+            raise ConfigurationError(message)
+        found = [_OFFSET.fullmatch(part.strip()) for part in given.split(";")]
+        if not all(found):
+            message = f"'{prefix}.specific-offsets' are written as partition:0,offset:42;partition:1,offset:300"
+            raise ConfigurationError(message)
+        return KafkaOffsets.of({(topics[0], int(one[1])): int(one[2]) for one in found if one})
+    simple = {"earliest-offset": KafkaOffsets.earliest, "latest-offset": KafkaOffsets.latest}
+    return KafkaOffsets.committed() if mode == "group-offsets" else simple[mode]()

@@ -1,0 +1,114 @@
+"""A sink of Kafka against a real broker: the contract of sinks, what readers of committed records see, and errors.
+
+Risks and families: lost and doubled records (contract suite: crashes, zombies, parallelisms); wrong bytes (oracle: a
+consumer, and Kafka's own); silent refusals (errors by name).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from campaigns import campaign
+from kafka_server import kafka_server  # noqa: F401 - a fixture
+
+from headrace.connectors.kafka import JsonMessages, KafkaSink, TextMessages
+from headrace.connectors.kafka.client import Client
+from headrace.connectors.kafka.committing import CommitSettings, KafkaCommitter
+from headrace.connectors.kafka.ledger import Numbers
+from headrace.engine.columns.records import Batch
+from headrace.engine.errors import CheckpointMismatchError, HeadraceError
+from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
+from headrace.testing.sink_harness import SinkTestHarness
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(
+    "check",
+    [campaign(check) if "anywhere" in check.__name__ else check for check in SINK_CONTRACT],
+    ids=lambda check: check.__name__,
+)
+def test_contract(check, kafka_server):  # noqa: F811
+    topic = kafka_server.create_topic()
+    sink = KafkaSink.exactly_once(
+        kafka_server.address, topic, value=TextMessages(), transactional_id_prefix=topic, commits_topic="commits"
+    )
+
+    def visible():
+        return [int(message.value()) for message in kafka_server.committed(topic)]
+
+    check(SinkSubject(sink, visible, str))
+
+
+def told(call):
+    with pytest.raises(HeadraceError) as refused:
+        call()
+    return str(refused.value)
+
+
+def test_wrong_arguments_are_refused():
+    def make(**arguments):
+        given = {"servers": "localhost:9092", "topic": "t", "value": TextMessages(), "transactional_id_prefix": "p"}
+        return KafkaSink.exactly_once(**{**given, **arguments})
+
+    assert "letters, digits" in told(lambda: make(transactional_id_prefix="a b"))
+    assert "topic of their own" in told(lambda: make(commits_topic="t"))
+    assert "a second at least" in told(lambda: make(transaction_timeout=10))
+    assert "delete_column needs one" in told(lambda: make(delete_column="gone"))
+    assert "not for the program to set" in told(lambda: make(properties={"transactional.id": "x"}))
+    assert "format of messages" in told(lambda: make(value="json"))
+
+
+def written(kafka_server, sink, records):  # noqa: F811
+    harness = SinkTestHarness(sink)
+    harness.start()
+    harness.write(records)
+    harness.checkpoint(1)
+    harness.finish()
+
+
+def test_keys_times_and_tombstones_are_as_the_broker_shows_them(kafka_server):  # noqa: F811
+    topic = kafka_server.create_topic()
+    sink = KafkaSink.exactly_once(
+        kafka_server.address, topic, value=JsonMessages(), key=["a", "b"], delete_column="gone",
+        transactional_id_prefix=topic,
+    )  # fmt: skip
+    rows = [{"a": 1, "b": "x", "gone": False}, {"a": 2, "b": None, "gone": True}]
+    written(kafka_server, sink, Batch.of_rows(rows, np.array([7_000, 8_000])))
+    found = [(message.key(), message.value(), message.timestamp()[1]) for message in kafka_server.committed(topic)]
+    assert found == [(b'{"a":1,"b":"x"}', b'{"a":1,"b":"x"}', 7_000), (b'{"a":2,"b":null}', None, 8_000)]
+    assert kafka_server.seen_by_java(topic) == ['{"a":1,"b":"x"}', "null"]
+
+
+def test_a_topic_of_notes_that_would_lose_them_is_refused(kafka_server):  # noqa: F811
+    topic, notes = kafka_server.create_topic(), kafka_server.create_topic(cleanup_policy="delete")
+    sink = KafkaSink.exactly_once(
+        kafka_server.address, topic, value=TextMessages(), transactional_id_prefix=topic, commits_topic=notes
+    )
+    assert "must be compacted" in told(lambda: written(kafka_server, sink, ["1"]))
+
+
+def test_a_transaction_longer_than_the_broker_allows_is_refused_at_the_start(kafka_server):  # noqa: F811
+    topic = kafka_server.create_topic()
+    sink = KafkaSink.exactly_once(
+        kafka_server.address, topic, value=TextMessages(), transactional_id_prefix=topic, transaction_timeout="2 h"
+    )
+    assert "allows no transactions of 7200000 ms" in told(lambda: written(kafka_server, sink, ["1"]))
+
+
+@pytest.mark.parametrize(
+    "damage", [{"topic": "another"}, {"transaction": "another-1"}, {"number": -1}, {"data": ["text"]}, {"more": 1}]
+)
+def test_what_no_sink_of_kafka_has_prepared_is_not_written(damage):
+    settings = CommitSettings("t", "p", "notes", 60_000)
+    good = {"topic": "t", "transaction": "p-1", "number": 0, "checkpoint_id": 1, "rows": 0, "data": []}
+    with pytest.raises(CheckpointMismatchError):
+        KafkaCommitter(Client("localhost:1", {}), settings).commit({**good, **damage})
+
+
+def test_numbers_are_runs():
+    numbers, expected = Numbers(), set()
+    for number in [3, 1, 2, 7, 9, 8, 0, 3]:
+        numbers = numbers.with_number(number)
+        expected.add(number)
+        assert {n for n in range(12) if n in numbers} == expected
+    assert numbers.to_json() == [[0, 3], [7, 9]]

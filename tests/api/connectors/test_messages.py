@@ -1,0 +1,84 @@
+"""Formats of messages: one record of each good one, and each bad one told by its place.
+
+Risks and families: records that come from the wrong message (differential: each message alone against all together);
+formats that lose what they wrote (round trip).
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from campaigns import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.engine.columns.records import Batch
+from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.formats.messages import BytesMessages, CsvMessages, JsonMessages, TextMessages
+
+SCHEMA = {"a": "int64", "b": "string"}
+FORMATS = {
+    "json columns": JsonMessages(SCHEMA),
+    "json rows": JsonMessages(),
+    "csv": CsvMessages(SCHEMA),
+    "text": TextMessages(),
+    "bytes": BytesMessages("v"),
+}
+
+PIECES = [b'{"a":1}', b'{"a":2,"b":"x"}', b'{"a":', b"3}", b'{"b":"', b'"}', b"\n", b"\r\n", b" ", b"", b'"', b"1,x",
+          b"2,", b',"y"', b"\0", b"\xff", b"null", b"[]", b"{}", b"4,5,6"]  # fmt: skip
+
+
+def values(batch):
+    """The records as text: NaN and times compare by it, too."""
+    return [repr(row) for row in batch.rows]
+
+
+@pytest.mark.hypothesis
+@settings(max_examples=examples(600), deadline=None)
+@given(
+    name=st.sampled_from(sorted(FORMATS)),
+    messages=st.lists(st.lists(st.sampled_from(PIECES), max_size=4).map(b"".join), max_size=8),
+)
+def test_a_message_means_the_same_among_others(name, messages):
+    """No message lends another one a part of itself, or takes its place."""
+    together = FORMATS[name].decode(messages)
+    alone = [FORMATS[name].decode([message]) for message in messages]
+    assert together.good.tolist() == [place for place, one in enumerate(alone) if len(one.good)]
+    assert [(one.index, one.raw) for one in together.bad] == [
+        (place, messages[place]) for place, one in enumerate(alone) if one.bad
+    ]
+    assert values(together.batch) == [text for one in alone for text in values(one.batch)]
+
+
+@pytest.mark.hypothesis
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.none() | st.integers(-(2**63), 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"]))),
+        max_size=20,
+    )
+)
+def test_json_gives_back_what_it_was_given(pairs):
+    rows = [{"a": a, "b": b} for a, b in pairs]
+    columns = Batch.of_columns(pa.RecordBatch.from_pylist(rows, pa.schema([("a", pa.int64()), ("b", pa.string())])))
+    for format_ in (JsonMessages(SCHEMA), JsonMessages()):
+        messages = format_.encode(columns)
+        assert [json.loads(message) for message in messages] == rows
+        assert format_.decode(messages).batch.rows == rows
+
+
+def test_what_a_format_has_no_form_for_is_refused():
+    lines = Batch.of_columns(pa.RecordBatch.from_pydict({"a": [1], "b": ["x\ny"]}))
+    with pytest.raises(TypeMismatchError, match="line end"):
+        CsvMessages(SCHEMA).encode(lines)
+    with pytest.raises(TypeMismatchError, match="a message is bytes"):
+        BytesMessages().encode(Batch.of_rows(["text"]))
+    with pytest.raises(TypeMismatchError, match="cannot write"):
+        TextMessages("latin-1").encode(Batch.of_rows(["€"]))
+    with pytest.raises(TypeMismatchError, match="no field 'c'"):
+        TextMessages(column="c").encode(lines)
+    with pytest.raises(ConfigurationError, match="must be declared"):
+        CsvMessages({})

@@ -1,0 +1,103 @@
+"""Topics of Kafka as tables of SQL, against a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from kafka_server import kafka_server  # noqa: F401 - a fixture
+
+from headrace.engine.errors import HeadraceError
+from headrace.table import TableEnvironment
+
+
+def table(name, columns, server, topic, connector="kafka", **options):
+    named = {"connector": connector, "topic": topic, "properties.bootstrap.servers": server.address}
+    given = ", ".join(f"'{key}' = '{value}'" for key, value in {**named, **options}.items())
+    return f"CREATE TABLE {name} ({columns}) WITH ({given})"
+
+
+BOUNDED = {"scan.startup.mode": "earliest-offset", "scan.bounded.mode": "latest-offset"}
+BIDS = "item STRING, price BIGINT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '1' SECOND"
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_from_topic_through_a_window_to_a_topic(guarantee, kafka_server, tmp_path):  # noqa: F811
+    bids, sums = kafka_server.create_topic(3), kafka_server.create_topic(2)
+    rows = [{"item": f"i{n % 5}", "price": n, "ts": f"2024-01-01 00:00:{n // 10:02d}.000"} for n in range(500)]
+    for partition in range(3):
+        kafka_server.produce(bids, [json.dumps(row) for row in rows[partition::3]], partition=partition)
+    t = TableEnvironment.create(parallelism=2, actor_system="local")
+    t.execute_sql("SET 'execution.checkpointing.interval' = '100 ms'")
+    t.execute_sql(f"SET 'execution.checkpointing.dir' = '{tmp_path}'")
+    t.execute_sql(table("bids", BIDS, kafka_server, bids, format="json", **BOUNDED))
+    options = {"format": "json", "key.fields": "item", "sink.delivery-guarantee": guarantee}
+    if guarantee == "exactly-once":
+        options["sink.transactional-id-prefix"] = sums
+    t.execute_sql(table("sums", "item STRING, w TIMESTAMP(3), total BIGINT", kafka_server, sums, **options))
+    t.execute_sql("""
+        INSERT INTO sums SELECT item, window_start, SUM(price)
+        FROM TABLE(TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' SECOND)) GROUP BY item, window_start, window_end
+    """)
+    expected = Counter()
+    for row in rows:
+        expected[row["item"], int(row["ts"][17:19]) // 10] += row["price"]
+    found = [(message.key(), json.loads(message.value())) for message in kafka_server.committed(sums)]
+    assert len(found) == len(expected)
+    assert {(row["item"], int(row["w"][17:19]) // 10): row["total"] for _, row in found} == expected
+    assert all(key.decode() == row["item"] for key, row in found)
+
+
+@pytest.mark.parametrize("key_format", ["raw", "json"])
+def test_changes_become_the_last_record_of_a_key_and_tombstones(key_format, kafka_server):  # noqa: F811
+    events, states = kafka_server.create_topic(1), kafka_server.create_topic(2)
+    rows = [{"k": f"k{n % 7}", "v": n % 11 - 5} for n in range(300)]
+    kafka_server.produce(events, [json.dumps(row) for row in rows])
+    t = TableEnvironment.create(parallelism=2, actor_system="local")
+    t.execute_sql(table("events", "k STRING, v BIGINT", kafka_server, events, format="json", **BOUNDED))
+    options = {"key.format": key_format, "value.format": "json"}
+    columns = "k STRING, total BIGINT, PRIMARY KEY (k) NOT ENFORCED"
+    t.execute_sql(table("states", columns, kafka_server, states, "upsert-kafka", **options))
+    t.execute_sql("INSERT INTO states SELECT k, SUM(v) FROM events GROUP BY k HAVING SUM(v) > 0")
+    totals = Counter()
+    for row in rows:
+        totals[row["k"]] += row["v"]
+    last = {message.key(): message.value() for message in kafka_server.committed(states)}
+    name = (
+        (lambda key: key.encode())
+        if key_format == "raw"
+        else (lambda key: json.dumps({"k": key}, separators=(",", ":")).encode())
+    )
+    alive = {key: json.loads(value) for key, value in last.items() if value is not None}
+    assert alive == {name(key): {"k": key, "total": total} for key, total in totals.items() if total > 0}
+    assert any(value is None for value in last.values()) == any(total <= 0 for total in totals.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "connector", "said"),
+    [
+        ({}, "kafka", "needs option 'format'"),
+        ({"format": "json", "topik": "x"}, "kafka", "no option 'topik'"),
+        ({"format": "raw"}, "kafka", "one column"),
+        ({"format": "json", "scan.startup.mode": "timestamp"}, "kafka", "are for the modes of their names"),
+        ({"format": "json", "sink.delivery-guarantee": "exactly-once"}, "kafka", "need each other"),
+        ({"format": "json", "key.fields": "c"}, "kafka", "the table has not"),
+        ({"value.format": "json", "key.format": "raw"}, "upsert-kafka", "PRIMARY KEY"),
+    ],
+)
+def test_wrong_options_are_refused(options, connector, said):
+    class Nowhere:
+        address = "127.0.0.1:1"
+
+    t = TableEnvironment.create(actor_system="local")
+    with pytest.raises(HeadraceError) as refused:
+        t.execute_sql(table("t", "a BIGINT, b STRING", Nowhere, "topic", connector, **options))
+    assert said in str(refused.value)
+
+
+def test_a_group_that_is_not_named_has_committed_nothing(kafka_server):  # noqa: F811
+    t = TableEnvironment.create(actor_system="local")
+    t.execute_sql(table("t", "a BIGINT", kafka_server, kafka_server.create_topic(), format="json"))
+    with pytest.raises(HeadraceError, match=r"properties\.group\.id"):
+        list(t.execute_sql("SELECT * FROM t").collect())

@@ -1,0 +1,210 @@
+"""A real Kafka broker for tests, in a temporary directory, on free ports of the loopback; may be killed and started
+again.
+
+Its classes come from ``KAFKA_HOME``, or from Maven's registry by ``mvn``, once, into a folder for caches. Skips the
+test, with the reason, where there is neither, no Java, or no client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from free_ports import free_port
+from zookeeper_server import java
+
+VERSION = "4.3.1"
+START_TIMEOUT_S = 90
+FETCH_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 10
+
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>kafka</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version>
+    </dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>2.0.17</version></dependency>
+  </dependencies>
+</project>
+"""
+
+
+def fetched_jars() -> Path:
+    """The folder with the broker's jars; fetched if it is not there.
+
+    Skips the test if they cannot be had.
+    """
+    home = os.environ.get("KAFKA_HOME")
+    if home:
+        return Path(home) / "libs"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-tests" / f"kafka-{VERSION}"
+    if cache.is_dir():
+        return cache
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.skip("there is no Kafka (KAFKA_HOME), and no Maven to fetch it")
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as name:
+        (Path(name) / "pom.xml").write_text(_POM)
+        command = [
+            maven,
+            "-q",
+            "-B",
+            "dependency:copy-dependencies",
+            "-DoutputDirectory=libs",
+            "-DincludeScope=runtime",
+        ]
+        try:
+            subprocess.run(command, cwd=name, check=True, capture_output=True, timeout=FETCH_TIMEOUT_S, text=True)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            pytest.skip(f"Kafka {VERSION} could not be fetched: {str(error.stdout or error)[-500:]}")
+        with contextlib.suppress(OSError):  # another process was faster
+            (Path(name) / "libs").rename(cache)
+    return cache
+
+
+class KafkaServer:
+    """One broker, which is its own controller."""
+
+    def __init__(self, jars: Path, executable: str, directory: Path) -> None:
+        self._directory = directory
+        self._command = [executable, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port, controller_port = free_port(), free_port()
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": directory / "data",
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            "auto.create.topics.enable": "false",
+            "log.cleaner.dedupe.buffer.size": 4 << 20,
+        }
+        self._settings = directory / "server.properties"
+        self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        cluster = "headraceheadraceheadra"
+        self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._settings))
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def _run(self, *command: str, text: str | None = None) -> str:
+        done = subprocess.run([*self._command, *command], check=True, capture_output=True, text=True, input=text)
+        return done.stdout
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        import confluent_kafka.admin
+
+        with open(self._directory / "log", "ab") as log:
+            command = [*self._command, "kafka.Kafka", str(self._settings)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                admin.list_topics(timeout=1)
+                return
+            except confluent_kafka.KafkaException:
+                tail = (self._directory / "log").read_text()[-2_000:]
+                assert self._process.poll() is None, tail
+                assert time.monotonic() < deadline, tail
+
+    def kill(self) -> None:
+        """Kill it with signal 9."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+
+    def create_topic(self, num_partitions: int = 1, name: str | None = None, **settings: str) -> str:
+        """Make a topic; gives its name."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        name = name or f"topic-{uuid.uuid4().hex[:12]}"
+        admin = AdminClient({"bootstrap.servers": self.address})
+        config = {key.replace("_", "."): value for key, value in settings.items()}
+        admin.create_topics([NewTopic(name, num_partitions, 1, config=config)])[name].result()
+        return name
+
+    def produce(self, topic: str, values: list[Any], **options: Any) -> None:
+        """Write values, as bytes or texts."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.address})
+        for value in values:
+            producer.produce(topic, value, **options)
+        assert producer.flush(30) == 0
+
+    def committed(self, topic: str) -> list[Any]:
+        """What a reader of committed records sees from beginning to end: the client's messages."""
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+        settings = {"bootstrap.servers": self.address, "group.id": "tests", "enable.auto.commit": False}
+        settings |= {"isolation.level": "read_committed", "enable.partition.eof": True}
+        consumer = Consumer(settings)
+        try:
+            partitions = list(consumer.list_topics(topic, 30).topics[topic].partitions)
+            consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+            found, open_partitions = [], set(partitions)
+            deadline = time.monotonic() + 60
+            while open_partitions:
+                assert time.monotonic() < deadline, "the topic cannot be read to its end"
+                for message in consumer.consume(10_000, 0.1):
+                    if message.error() is None:
+                        found.append(message)
+                    elif message.error().code() == KafkaError._PARTITION_EOF:
+                        open_partitions.discard(message.partition())
+            return found
+        finally:
+            consumer.close()
+
+    def seen_by_java(self, topic: str) -> list[str]:
+        """What Kafka's own console consumer sees of committed records: values, as text."""
+        consumer = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+        options = ["--bootstrap-server", self.address, "--topic", topic, "--from-beginning", "--timeout-ms", "5000"]
+        return self._run(consumer, *options, "--isolation-level", "read_committed").splitlines()
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[KafkaServer]:
+    """One broker for all tests; each makes topics of its own."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        pytest.skip("confluent-kafka is not installed")
+    executable = java()
+    if executable is None:
+        pytest.skip("there is no Java to run Kafka")
+    jars = fetched_jars()
+    directory = Path(tempfile.mkdtemp(prefix="headrace-kafka-", dir="/tmp"))
+    try:
+        server = KafkaServer(jars, executable, directory)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
