@@ -70,6 +70,7 @@ ROOMS = (
     "api/rest",
     "api/connectors/files",
     "api/connectors/hybrid",
+    "api/connectors/kafka",
     "api/connectors/sql",
     "api/connectors",
     "api/stream",

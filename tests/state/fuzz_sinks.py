@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.connectors import prepared_rows
 from headrace.connectors.files.sink import FileSink
 from headrace.connectors.sql import SqlSink
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory
+from headrace.formats import prepared_rows
 
 ORIGIN, OWNER = "0123456789ab", "ba9876543210"
 _SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -33,7 +33,7 @@ from headrace.engine.errors import (
 from headrace.state.checkpoints.manifest_schema import is_text
 from headrace.state.credentials import masked
 
-from ..prepared_rows import from_ipc
+from ...formats.prepared_rows import from_ipc
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
 from .ledger import PARTITION, Ledger, Numbers
 from .serialization import NO_TIME, SCHEMA

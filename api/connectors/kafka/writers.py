@@ -16,7 +16,7 @@ from headrace.engine.connectors.contract import SinkWriter, WriterContext
 from headrace.engine.errors import SinkError
 from headrace.state.credentials import masked
 
-from ..prepared_rows import to_ipc
+from ...formats.prepared_rows import to_ipc
 from .client import Client, ClientErrors, kafka
 from .committing import CommitSettings
 from .serialization import NO_TIME, SCHEMA, KafkaRecords

@@ -46,7 +46,7 @@ from headrace.engine.errors import (
 )
 from headrace.state.checkpoints.manifest_schema import is_text
 
-from ..prepared_rows import from_ipc, to_ipc
+from ...formats.prepared_rows import from_ipc, to_ipc
 from .database import Bookkeeping, Database
 from .dialects import Dialect, Table
 from .rows import RowLayout, RowPlan, check_table
@@ -414,7 +414,7 @@ class SqlCommitter(ProvingCommitter):
 def _decoded(
     pieces: list[bytes], rows: int, what: dict[str, Any], *, is_staged: bool
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The rows of a transaction; see `headrace.connectors.prepared_rows.from_ipc`.
+    """The rows of a transaction; see `headrace.formats.prepared_rows.from_ipc`.
 
     Raises:
         PossibleLossError: If those in the database are damaged: no checkpoint holds them.

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.functions.operator import Operator
-from headrace.engine.tables.key_index import KeyIndex
 
 from ...stream.data_stream import DataStream
 
@@ -60,6 +59,8 @@ class _DeletionsAsColumn(Operator):
 
 def _last_of_each(keys: pa.RecordBatch) -> npt.NDArray[np.intp]:
     """The last row of each key, in order."""
+    from headrace.engine.tables.key_index import KeyIndex  # compiled where it runs, not where a program is written
+
     codes, num_keys = KeyIndex(keys.schema.types).codes_of(keys.columns, keys.num_rows)
     last = np.zeros(num_keys, np.intp)
     last[codes] = np.arange(keys.num_rows)  # of several to one place the last one stays

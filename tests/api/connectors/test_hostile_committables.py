@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from headrace import JobFailedError, StreamExecutionEnvironment
-from headrace.connectors import prepared_rows
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
 from headrace.connectors.files import sink as file_sink
@@ -27,6 +26,7 @@ from headrace.engine.errors import (
     DamagedFileError,
     SinkFencedError,
 )
+from headrace.formats import prepared_rows
 
 ORIGIN, OWNER = "0123456789ab", "ba9876543210"
 PART = {
