@@ -1,9 +1,10 @@
 """The first of two phases of GROUP BY over changes: in front of the shuffle a batch is folded to a row for each key.
 
 What goes to another process then, and what the second phase (`headrace.engine.changelog.group_aggregate`) has to look
-up, are as many rows as a batch has keys. That pays where keys come again within a batch, and costs where they do not.
-So the phase looks what it has gained: when a batch has nearly as many keys as records, the next ones are passed on as
-they are, and one in some is folded to see whether that has changed. The second phase takes both, in any order.
+up, are as many rows as a batch has keys. That pays where keys come again within a batch, and costs where they do not,
+or where the values that are counted for them do not. So the phase looks what it has gained: when too much is left, the
+next batches are passed on as they are, and one in some is folded to see whether that has changed. The second phase
+takes both, in any order. A batch of very few keys is folded always: else one subtask would work for all.
 
 Nothing is kept: what is folded goes out with its batch. So both plans, with this phase and without, have the same
 state, and go on from each other's checkpoints.
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalGroupAggregate", "why_in_one_phase"]
 
-_WORTH_IT = 0.5
-"""Keys a record up to which folding is cheaper than not folding."""
+_IDLE = 4
+"""Folded are also batches of so few keys that of so many subtasks all but one would be idle."""
 
 _LEAST_RECORDS = 64
 """A batch of fewer records is passed on: there is little to gain."""
@@ -129,7 +130,8 @@ class LocalGroupAggregate(Operator):
         with naming_operator(self.context):
             signs = signs_of(batch, takes_back=self.takes_back)
             folded = self._folding.fold(columns_of(batch, self.input_schema, self._schema), signs)
-        if folded.num_rows > _WORTH_IT * batch.num_rows:
+        is_hot = _IDLE * folded.num_rows <= self.context.parallelism
+        if not is_hot and not self._folding.pays(folded, batch.num_rows):
             self._num_passed_on = _TRIED_EVERY - 1
         self._folded.inc(batch.num_rows)
         self.context.output.emit(Batch.of_columns(folded))

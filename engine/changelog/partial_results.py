@@ -28,6 +28,11 @@ __all__ = ["Folding", "PartialColumns"]
 
 _MOST_KEYS = 65_536
 
+_MOST_GROUPS = 0.3
+_MOST_VALUES = 0.1
+"""Groups, and values of theirs that are counted, for a record, up to which folding is cheaper than not folding, by
+``tests/bench/group_phases.py``. To count values costs as much in front of the shuffle as behind it."""
+
 
 class PartialColumns:
     """The columns of partial results.
@@ -91,6 +96,11 @@ class Folding:
     def _begin(self) -> None:
         # Keys of earlier batches keep their codes: they come again, and are found faster than they are added.
         self._index = KeyIndex([key.type for key in self._keys])
+
+    def pays(self, folded: pa.RecordBatch, num_records: int) -> bool:
+        """Whether folding so many records to these partial results was cheaper than sending them."""
+        num_values = max((len(one.values) for one in self._columns.values_of(folded)), default=0)
+        return folded.num_rows <= _MOST_GROUPS * num_records and num_values <= _MOST_VALUES * num_records
 
     def fold(self, batch: pa.RecordBatch, signs: Integers | None) -> pa.RecordBatch:
         """Return the partial results of records.
