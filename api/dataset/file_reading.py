@@ -254,10 +254,11 @@ def _csv_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Ite
 def _parquet_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
-    from ..formats.parquet_files import row_group_batches
+    from ..formats.parquet_files import int96_unit_of, row_group_batches
 
     fs, inside = filesystem_for(split.path)
-    with fs.open_input(inside) as file, pq.ParquetFile(file) as parquet:
+    unit = int96_unit_of(schema)
+    with fs.open_input(inside) as file, pq.ParquetFile(file, coerce_int96_timestamp_unit=unit) as parquet:
         there = [name for name in schema.names if name in parquet.schema_arrow.names]
         if source.is_uniform and len(there) < len(schema.names):
             missing = next(name for name in schema.names if name not in there)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from .contract import in_order
 
-__all__ = ["ParquetEncoder", "has_column", "row_group_batches"]
+__all__ = ["ParquetEncoder", "has_column", "int96_unit_of", "row_group_batches"]
 
 DECODED_ROWS = 65_536
 """Rows decoded at once, however few are asked for: a slow-paced reader must not decode row by row."""
@@ -53,6 +53,28 @@ def _rows_at_once(group: Any, columns: Sequence[str] | None) -> int:
         if columns is None or any(_is_of(part.path_in_schema, name) for name in columns)
     )
     return max(1, min(DECODED_ROWS, DECODED_BYTES * group.num_rows // max(num_bytes, 1)))
+
+
+def int96_unit_of(schema: pa.Schema) -> str | None:
+    """Return the unit in which times of 96 bits are best read: the finest one that columns or their fields have.
+
+    Decoded as nanoseconds, which is the default, they would be converted afterwards, and end in the year 2262.
+
+    Args:
+        schema: The columns that are wanted.
+
+    Returns:
+        ``s``, ``ms``, ``us`` or ``ns``; None if no column is a time.
+    """
+    found = {one.unit for field in schema for one in _leaves(field.type) if pa.types.is_timestamp(one)}
+    return max(found, key=("s", "ms", "us", "ns").index, default=None)
+
+
+def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    if kind.num_fields == 0:
+        yield kind
+    for index in range(kind.num_fields):
+        yield from _leaves(kind.field(index).type)
 
 
 def has_column(file: pq.ParquetFile, name: str) -> bool:

@@ -29,5 +29,6 @@ class FileSettings:
     delimiter: str = ","
     null_values: tuple[str, ...] | None = None
     encoding: str = "utf-8"
+    int96_unit: str | None = None
     folders: pa.Schema | None = None
     """Columns whose values the folders of a file say; they come behind its own."""

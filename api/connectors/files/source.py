@@ -86,6 +86,7 @@ class FileSource:
         follow: object = None,
         split_bytes: int = 64 << 10,
         folders: pa.Schema | Mapping[str, Any] | None = None,
+        int96_unit: str | None = None,
     ) -> FileSource:
         """Read Parquet files, in splits of neighbouring row groups that hold at least ``split_bytes`` uncompressed.
 
@@ -96,15 +97,20 @@ class FileSource:
             follow: See the class.
             split_bytes: See the class.
             folders: See the class.
+            int96_unit: What times of 96 bits, as Spark and Flink write them, are read in; None for nanoseconds, which
+                end in the year 2262.
 
         Raises:
             ConfigurationError: If an argument has an illegal value.
         """
+        if int96_unit not in (None, "s", "ms", "us", "ns"):
+            message = f"int96_unit must be 's', 'ms', 'us' or 'ns'; got {int96_unit!r}"
+            raise ConfigurationError(message)
         chosen = None if columns is None else tuple(columns)
         return cls(
             FileSettings(
                 "parquet", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes), columns=chosen,
-                folders=schema_of(folders),
+                int96_unit=int96_unit, folders=schema_of(folders),
             )
         )  # fmt: skip
 

@@ -86,7 +86,7 @@ class ParquetSplit:
             fs = source_of(split, settings)
             require_same_file(split, fs)
             self._input = fs.open_input(split.payload["path"])
-            self._file = pq.ParquetFile(self._input)
+            self._file = _opened(self._input, settings)
         missing = [name for name in self._columns or () if not has_column(self._file, name)]
         if missing:
             message = f"the file has no column {missing[0]!r}; it has {self._file.schema_arrow.names}"
@@ -131,6 +131,10 @@ class ParquetSplit:
         self._input.close()
 
 
+def _opened(file: Any, settings: FileSettings) -> pq.ParquetFile:
+    return pq.ParquetFile(file, coerce_int96_timestamp_unit=settings.int96_unit)
+
+
 def parquet_columns(settings: FileSettings) -> pa.Schema | None:
     """The columns that Parquet files on this machine give, by the first of them; None if it cannot be read from here.
 
@@ -142,7 +146,7 @@ def parquet_columns(settings: FileSettings) -> pa.Schema | None:
         try:
             fs, files = find_files(location, recursive=settings.recursive)
             if files:
-                with fs.open_input(files[0][0]) as file, pq.ParquetFile(file) as parquet:
+                with fs.open_input(files[0][0]) as file, _opened(file, settings) as parquet:
                     columns = None if settings.columns is None else list(settings.columns)
                     schema: pa.Schema = parquet.read_row_groups([], columns=columns).schema
                     return schema.remove_metadata()

@@ -17,6 +17,7 @@ from headrace.engine.plan.plan import FileSource as FileSourceNode
 
 from ...connectors.files.source import FileSink, FileSource
 from ...formats.folders import require_folder_columns
+from ...formats.parquet_files import int96_unit_of
 from .contract import Options, TableConnector
 from .file_lookup import FileLookup
 
@@ -68,7 +69,8 @@ class FilesTable(TableConnector):
         if self._format == "parquet":
             # One column at least, to count rows by.
             own = [field for field in schema if field.name not in self._folders] or [self._own.field(0)]
-            source = FileSource.parquet(self._path, _paths(pa.schema(own)), **common)
+            unit = int96_unit_of(pa.schema(own))
+            source = FileSource.parquet(self._path, _paths(pa.schema(own)), int96_unit=unit, **common)
         elif self._format == "csv":
             source = FileSource.csv(self._path, self._own, has_header=False, delimiter=self._delimiter, **common)
         else:

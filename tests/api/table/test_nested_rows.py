@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.table import TableEnvironment
@@ -80,3 +81,18 @@ def test_fields_are_taken_out_before_a_condition_copies_rows():
             assert sorted(found, key=lambda row: row["x"]) == [
                 {"x": i + i * 2, "y": f"own {i}", "c": {"d": i * 2, "e": None}} for i in (3, 4)
             ]
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_times_of_96_bits_are_read_in_the_unit_of_the_table(mode, tmp_path):
+    texts = pa.array(["2999-01-02 03:04:05.678", "1969-12-31 23:59:59.998", None])
+    column = texts.cast(pa.timestamp("ms"))  # nanoseconds of 64 bits end in 2262
+    rows = pa.table({"t": column, "r": pa.StructArray.from_arrays([column], names=["u"])})
+    pq.write_table(rows, tmp_path / "rows.parquet", use_deprecated_int96_timestamps=True)
+    with TableEnvironment.create(mode=mode, **({"actor_system": "local"} if mode == "streaming" else {})) as env:
+        env.execute_sql(f"""
+            CREATE TABLE files (t TIMESTAMP(3), r ROW<u TIMESTAMP(3)>)
+            WITH ('connector' = 'filesystem', 'path' = '{tmp_path}', 'format' = 'parquet')
+        """)
+        found = env.execute_sql("SELECT t, r.u AS u FROM files").to_arrow().to_pylist()
+    assert sorted(found, key=str) == sorted([{"t": time, "u": time} for time in column.to_pylist()], key=str)
