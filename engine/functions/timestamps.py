@@ -116,6 +116,8 @@ def _times_of_column(column: Any, batch: Batch, name: str) -> Timestamps:
         message = f"timestamp {name} must be an integer (epoch milliseconds) or a timestamp; it is {kind}"
         raise TypeMismatchError(message)
     ticks = _as_int64(array)
+    if kind.unit == "ms":
+        return ticks
     return ticks * 1_000 if kind.unit == "s" else ticks // _UNIT_PER_MS[kind.unit]
 
 

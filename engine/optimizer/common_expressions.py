@@ -58,21 +58,30 @@ def _with_condition(node: Select, condition: FilterColumns, new_id: Callable[[],
     common = _common((condition.condition,), node.columns.values(), condition.inputs[0])
     if not common:
         return _alone(node, new_id)
-    source = _made(condition.inputs[0], common, new_id)
-    passed = replace(
-        condition, inputs=(source,), schema=source.schema, condition=_replaced(condition.condition, common)
-    )
-    return _alone(replace(node, inputs=(passed,), columns=_read(node.columns, common)), new_id)
+    asked, columns = _replaced(condition.condition, common), _read(node.columns, common)
+    read = frozenset[str]().union(*(value.columns_used() for value in (asked, *columns.values())))
+    source = _made(condition.inputs[0], common, new_id, read)
+    passed = replace(condition, inputs=(source,), schema=source.schema, condition=asked)
+    return _alone(replace(node, inputs=(passed,), columns=columns), new_id)
 
 
-def _made(source: Node, common: Mapping[Hashable, tuple[str, Expression]], new_id: Callable[[], int]) -> Node:
-    """The records with what is common behind."""
+def _made(
+    source: Node,
+    common: Mapping[Hashable, tuple[str, Expression]],
+    new_id: Callable[[], int],
+    read: frozenset[str] | None = None,
+) -> Node:
+    """The records with what is common behind; only those of their columns that are read, if that is said."""
     assert source.schema is not None
     columns = dict(common.values())
+    name = f"compute {', '.join(map(repr, columns.values()))}"
+    passed = [field for field in source.schema if read is None or field.name in read]
     fields = [pa.field(name, value.output_type(source.schema)) for name, value in columns.items()]
+    if read is not None:
+        columns = {field.name: col(field.name) for field in passed} | columns
     made = Select(
-        id=new_id(), name=f"compute {', '.join(map(repr, columns.values()))}", inputs=(source,), ships=(FORWARD,),
-        schema=pa.schema([*source.schema, *fields]), columns=columns, keep=True,
+        id=new_id(), name=name, inputs=(source,), ships=(FORWARD,), schema=pa.schema([*passed, *fields]),
+        columns=columns, keep=read is None,
     )  # fmt: skip
     return noted(made, "computed once")
 

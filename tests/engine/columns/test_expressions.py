@@ -346,6 +346,18 @@ def test_substr_is_a_slice(text, start, length):
     assert evaluated(col("a").substr(start, length), a=[text]) == [tail if length is None else tail[:length]]
 
 
+@pytest.mark.parametrize("different", [40, 3_000, None])
+def test_a_part_of_texts_that_come_again_is_that_of_texts_that_do_not(different):
+    def text_of(number):
+        number = number if different is None else number * 7919 % different
+        return None if number % 11 == 0 else f"user={number}" + f"&id={number * 3}" * (number % 3)
+
+    texts = [text_of(number) for number in range(5_000)]
+    wanted = [None if text is None or "id=" not in text else text.rpartition("=")[2] for text in texts]
+    array = pa.array([None, "id=7", *texts])[2:]
+    assert evaluated(col("a").regexp_extract(r"id=(\d+)$", 1), a=array) == wanted
+
+
 def test_regexp_extract():
     a = ["id=42;user=ann", "none", None]
     assert evaluated(col("a").regexp_extract(r"id=(\d+)", 1), a=a) == ["42", None, None]
