@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.table import TableEnvironment, udf
@@ -188,8 +189,15 @@ QUERIES = {
     """,
 }
 """By name; in q6, which Flink does not run, orders tell all rows apart. Elsewhere are those by the clock (q12, q13,
-below), and q10, which writes files by folder (``tests/api/table/test_folders.py``)."""
+below), and q10, which writes files by folder."""
 
+
+Q10 = """
+    SELECT auction, bidder, price, `dateTime`, extra,
+           DATE_FORMAT(`dateTime`, 'yyyy-MM-dd'), DATE_FORMAT(`dateTime`, 'HH:mm')
+    FROM bid
+"""
+"""The rows of q10; the last two columns name the folder of each (``tests/api/table/test_folders.py``)."""
 
 BY_THE_CLOCK = {
     "q12": """
@@ -220,16 +228,38 @@ def with_side_input(env: TableEnvironment, path: Path) -> None:
     env.execute_script(SIDE_INPUT.format(path=path))
 
 
-def auction_environment(mode: str, parallelism: int = 2, **options: Any) -> TableEnvironment:
-    """Return an environment with the events and their three views."""
+def auction_environment(mode: str, parallelism: int = 2, data: Path = DATA, **options: Any) -> TableEnvironment:
+    """Return an environment with the events of a folder and their three views."""
     env = TableEnvironment.create(mode=mode, parallelism=parallelism, **options)
-    add_events(env, FILES.format(path=DATA / "events.parquet"))
+    add_events(env, FILES.format(path=data / "events.parquet"))
     return env
 
 
 def add_events(env: TableEnvironment, connector: str) -> None:
     """Add the events, by the options of the table they come from, their three views, and the function of q14."""
     env.execute_script(EVENTS.format(connector=connector))
+    add_count_char(env)
+
+
+def add_event_stream(env: TableEnvironment, source: Any, schema: pa.Schema) -> None:
+    """Add the events of a source, with their time in the column ``dateTime``, their views, and the function of q14."""
+    stream = env.stream_environment.from_source(source, type_info=schema)
+    env.create_temporary_view("events", stream, event_time="dateTime", delay="4 s")
+    env.execute_script(EVENTS.partition(";")[2])
+    add_count_char(env)
+
+
+def events_with_time(data: Path = DATA) -> pa.Table:
+    """Return all events, and beside them their time."""
+    events = pq.read_table(data / "events.parquet")
+    kinds = [
+        pc.struct_field(events[name], "dateTime").cast(pa.timestamp("ms")) for name in ("person", "auction", "bid")
+    ]
+    return events.append_column("dateTime", pc.coalesce(*kinds))
+
+
+def add_count_char(env: TableEnvironment) -> None:
+    """Add the function of q14."""
     env.create_temporary_function("count_char", udf(_count_of, result_type="BIGINT"))
 
 
@@ -246,34 +276,34 @@ def as_multiset(table: pa.Table) -> Counter[tuple[Any, ...]]:
     return Counter(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
-def expected(query: str) -> Counter[tuple[Any, ...]]:
+def expected(query: str, data: Path = DATA) -> Counter[tuple[Any, ...]]:
     """Return what a query gives: by Flink, or directly from the events where rows stay what they are."""
-    path = DATA / "expected" / f"{query}.parquet"
-    return as_multiset(pq.read_table(path)) if path.exists() else _DIRECT[query]()
+    path = data / "expected" / f"{query}.parquet"
+    return as_multiset(pq.read_table(path)) if path.exists() else _DIRECT[query](data)
 
 
-def bids() -> list[dict[str, Any]]:
+def bids(data: Path = DATA) -> list[dict[str, Any]]:
     """Return all bids."""
-    events = pq.read_table(DATA / "events.parquet", columns=["event_type", "bid"])
+    events = pq.read_table(data / "events.parquet", columns=["event_type", "bid"])
     return [row["bid"] for row in events.to_pylist() if row["event_type"] == 2]
 
 
-def _q0() -> Counter[tuple[Any, ...]]:
-    return Counter((b["auction"], b["bidder"], b["price"], b["dateTime"], b["extra"]) for b in bids())
+def _q0(data: Path) -> Counter[tuple[Any, ...]]:
+    return Counter((b["auction"], b["bidder"], b["price"], b["dateTime"], b["extra"]) for b in bids(data))
 
 
-def _q1() -> Counter[tuple[Any, ...]]:
+def _q1(data: Path) -> Counter[tuple[Any, ...]]:
     from decimal import Decimal
 
     rate = Decimal("0.908")
-    return Counter((b["auction"], b["bidder"], rate * b["price"], b["dateTime"], b["extra"]) for b in bids())
+    return Counter((b["auction"], b["bidder"], rate * b["price"], b["dateTime"], b["extra"]) for b in bids(data))
 
 
-def _q6() -> Counter[tuple[Any, ...]]:
-    rows = pq.read_table(DATA / "events.parquet").to_pylist()
+def _q6(data: Path) -> Counter[tuple[Any, ...]]:
+    rows = pq.read_table(data / "events.parquet").to_pylist()
     auctions = {row["auction"]["id"]: row["auction"] for row in rows if row["event_type"] == 1}
     best: dict[int, tuple[Any, ...]] = {}
-    for bid in bids():
+    for bid in bids(data):
         auction = auctions.get(bid["auction"])
         if auction is not None and auction["dateTime"] <= bid["dateTime"] <= auction["expires"]:
             place = (-bid["price"], bid["dateTime"])
@@ -290,23 +320,23 @@ def _q6() -> Counter[tuple[Any, ...]]:
     return found
 
 
-def _q22() -> Counter[tuple[Any, ...]]:
+def _q22(data: Path) -> Counter[tuple[Any, ...]]:
     found: Counter[tuple[Any, ...]] = Counter()
-    for bid in bids():
+    for bid in bids(data):
         parts = bid["url"].split("/")
         found[(bid["auction"], bid["bidder"], bid["price"], bid["channel"], *parts[3:6])] += 1
     return found
 
 
-def _q23() -> Counter[tuple[Any, ...]]:
-    rows = pq.read_table(DATA / "events.parquet").to_pylist()
+def _q23(data: Path) -> Counter[tuple[Any, ...]]:
+    rows = pq.read_table(data / "events.parquet").to_pylist()
     persons = {row["person"]["id"]: row["person"] for row in rows if row["event_type"] == 0}
     auctions: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         if row["event_type"] == 1:
             auctions.setdefault(row["auction"]["seller"], []).append(row["auction"])
     found: Counter[tuple[Any, ...]] = Counter()
-    for bid in bids():
+    for bid in bids(data):
         person = persons.get(bid["bidder"])
         for auction in auctions.get(bid["bidder"], []) if person else []:
             found[
@@ -316,16 +346,24 @@ def _q23() -> Counter[tuple[Any, ...]]:
     return found
 
 
-def bids_per_bidder() -> Counter[int]:
+def bids_per_bidder(data: Path = DATA) -> Counter[int]:
     """Return what the windows of q12 come to, whatever the clock says."""
-    return Counter(bid["bidder"] for bid in bids())
+    return Counter(bid["bidder"] for bid in bids(data))
 
 
-def _q13() -> Counter[tuple[Any, ...]]:
+def _q13(data: Path) -> Counter[tuple[Any, ...]]:
     return Counter(
         (b["auction"], b["bidder"], b["price"], b["dateTime"], f"value {b['auction'] % 10_000 * 7919 % 10_007}")
-        for b in bids()
+        for b in bids(data)
     )
 
 
-_DIRECT = {"q13": _q13, "q0": _q0, "q1": _q1, "q6": _q6, "q22": _q22, "q23": _q23}
+def _q10(data: Path) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (b["auction"], b["bidder"], b["price"], b["dateTime"], b["extra"], f"{b['dateTime']:%Y-%m-%d}",
+         f"{b['dateTime']:%H:%M}")
+        for b in bids(data)
+    )  # fmt: skip
+
+
+_DIRECT = {"q10": _q10, "q13": _q13, "q0": _q0, "q1": _q1, "q6": _q6, "q22": _q22, "q23": _q23}

@@ -6,7 +6,6 @@ Source: SQL:2016, Flink's documentation ("Operators", "Functions").
 from __future__ import annotations
 
 import decimal
-import functools
 import re
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -49,13 +48,26 @@ _DIGITS = re.compile("[0-9]+")
 
 def conjuncts(tree: exp.Expression | None) -> list[exp.Expression]:
     """Return the conditions that AND puts together."""
-    if tree is None:
-        return []
-    if isinstance(tree, exp.Paren):
-        return conjuncts(tree.this)
-    if isinstance(tree, exp.And):
-        return [*conjuncts(tree.this), *conjuncts(tree.expression)]
-    return [tree]
+    found: list[exp.Expression] = []
+    left = [] if tree is None else [tree]
+    while left:
+        one = left.pop()
+        if isinstance(one, exp.Paren):
+            left.append(one.this)
+        elif isinstance(one, exp.And):
+            left += (one.expression, one.this)
+        else:
+            found.append(one)
+    return found
+
+
+def _links(tree: exp.Expression, kind: type[exp.Expression]) -> list[exp.Expression]:
+    """The conditions of a chain of ANDs, or of ORs, without those of chains on the right: they are in parentheses."""
+    found: list[exp.Expression] = []
+    while isinstance(tree, kind):
+        found.append(tree.expression)
+        tree = tree.this
+    return [tree, *reversed(found)]
 
 
 def whole_number(tree: Any) -> int | None:
@@ -208,6 +220,13 @@ class ExpressionBinder:
         message = "IS is for NULL, TRUE, FALSE, UNKNOWN and JSON"
         raise SqlError(message)
 
+    def chain(self, tree: Any, both: Callable[..., Typed], all_of: Callable[..., Typed]) -> Typed:
+        """Return conditions with AND, or with OR, between them."""
+        links = _links(tree, type(tree))
+        if len(links) > sql.MANY:
+            return all_of([self.bind(one) for one in links])
+        return both(self.bind(tree.this), self.bind(tree.expression))
+
     def in_(self, tree: exp.In) -> Typed:
         if tree.args.get("query") is not None:
             return self.subquery(tree)
@@ -218,8 +237,7 @@ class ExpressionBinder:
         if not tree.expressions:
             message = "IN () has no values"
             raise SqlError(message, hint="write FALSE for what is never true, and TRUE for NOT IN ()")
-        equal = [sql.compare("equal", value, self.bind(one)) for one in tree.expressions]
-        return functools.reduce(sql.either, equal)
+        return sql.one_of(value, [self.bind(one) for one in tree.expressions])
 
     def like(self, tree: Any, escape: Any = None) -> Typed:
         """Return LIKE; the parser writes NOT LIKE as a part of it."""
@@ -344,8 +362,8 @@ _BINDERS: dict[type, Callable[[ExpressionBinder, Any], Typed]] = {
     exp.Interval: ExpressionBinder.interval,
     exp.Paren: lambda self, tree: self.bind(tree.this),
     exp.Neg: _negative,
-    exp.And: lambda self, tree: sql.both(self.bind(tree.this), self.bind(tree.expression)),
-    exp.Or: lambda self, tree: sql.either(self.bind(tree.this), self.bind(tree.expression)),
+    exp.And: lambda self, tree: self.chain(tree, sql.both, sql.all_of),
+    exp.Or: lambda self, tree: self.chain(tree, sql.either, sql.any_of),
     exp.Not: lambda self, tree: sql.opposite(self.bind(tree.this)),
     exp.Is: ExpressionBinder.is_,
     exp.Subquery: ExpressionBinder.subquery,

@@ -304,11 +304,8 @@ class FromClause:
         return None
 
     def _all(self, trees: list[Any], scope: Scope) -> Typed | None:
-        found: Typed | None = None
-        for tree in trees:
-            value = self._queries.binder(scope).condition(tree)
-            found = value if found is None else sql.both(found, value)
-        return found
+        binder = self._queries.binder(scope)
+        return sql.all_of([binder.condition(tree) for tree in trees]) if trees else None
 
     def _kept(self, relation: Relation, trees: list[Any]) -> Relation:
         condition = self._all(trees, relation.scope)

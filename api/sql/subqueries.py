@@ -112,13 +112,15 @@ def subquery_test(tree: Any, *, is_not: bool = False) -> SubqueryTest | None:
 
 def own_subqueries(tree: Any) -> Iterator[Any]:
     """Yield the subqueries of an expression, but not those inside of them."""
-    is_in = isinstance(tree, exp.In) and tree.args.get("query") is not None
-    is_compared = isinstance(tree, exp.Binary) and isinstance(tree.expression, (exp.All, exp.Any))
-    if is_in or is_compared or isinstance(tree, (exp.Subquery, exp.Exists)):
-        yield tree
-    elif isinstance(tree, exp.Expression):
-        for one in tree.iter_expressions():
-            yield from own_subqueries(one)
+    waiting = [tree]
+    while waiting:
+        one = waiting.pop()
+        is_in = isinstance(one, exp.In) and one.args.get("query") is not None
+        is_compared = isinstance(one, exp.Binary) and isinstance(one.expression, (exp.All, exp.Any))
+        if is_in or is_compared or isinstance(one, (exp.Subquery, exp.Exists)):
+            yield one
+        elif isinstance(one, exp.Expression):
+            waiting += reversed(list(one.iter_expressions()))
 
 
 def query_of(tree: Any) -> Any:

@@ -27,7 +27,7 @@ from ..dataset.dataset import DataSet
 from ..sql.functions.registry import FunctionRegistry, SqlFunction
 from ..sql.parsing.errors import SqlError, SqlText
 from ..sql.parsing.names import parts_of, quoted
-from ..sql.parsing.parser import parse_script, parse_statements
+from ..sql.parsing.parser import parse_script, parse_statements, pieces_of
 from ..sql.parsing.statements import (
     CompilePlan,
     CreateCatalog,
@@ -151,20 +151,28 @@ class TableEnvironment:
         statements = parse_statements(text)
         if len(statements) != 1:
             message = f"execute_sql takes one statement; got {len(statements)}"
-            raise SqlError(message, hint="execute_script takes several")
-        return self._execute(statements[0], SqlText(text))
+            raise _at_second(text, message, hint="execute_script takes several")
+        source = SqlText(text)
+        with source.not_too_deep():
+            return self._execute(statements[0], source)
 
     def execute_script(self, text: str) -> list[TableResult]:
         """Run statements that semicolons separate, one after the other."""
-        return [self._execute(one, source) for one, source in parse_script(text)]
+        results = []
+        for one, source in parse_script(text):
+            with source.not_too_deep():
+                results.append(self._execute(one, source))
+        return results
 
     def sql_query(self, text: str) -> Table:
         """Return a query as a table, to go on with."""
         statements = parse_statements(text)
         if len(statements) != 1 or not isinstance(statements[0], Query):
             message = "sql_query takes one query"
-            raise SqlError(message)
-        return Table(self._bound(statements[0], SqlText(text)), self)
+            raise _at_second(text, message)
+        source = SqlText(text)
+        with source.not_too_deep():
+            return Table(self._bound(statements[0], source), self)
 
     def explain_sql(self, text: str) -> str:
         """Return how a query or INSERT would be run."""
@@ -173,8 +181,10 @@ class TableEnvironment:
             statements = [statements[0].statement]
         if len(statements) != 1 or not isinstance(statements[0], (Query, Insert, InsertSet)):
             message = "queries and INSERT statements can be explained"
-            raise SqlError(message)
-        return self._explained(statements[0], SqlText(text))
+            raise _at_second(text, message)
+        source = SqlText(text)
+        with source.not_too_deep():
+            return self._explained(statements[0], source)
 
     def _execute(self, statement: Statement, text: SqlText) -> TableResult:
         done = StatementResult.of_texts("result", ["OK"])
@@ -521,7 +531,8 @@ class TableEnvironment:
         """The table, and the rows with its columns."""
         table = self._catalogs.table(statement.table)
         relation = self._queries(text, tables).bind(statement.query.tree)
-        rows = rows_of_table(table, statement.columns, relation, self._builder())
+        with text.at(statement.query.tree):
+            rows = rows_of_table(table, statement.columns, relation, self._builder())
         if statement.conflict is None:
             return table, rows
         with text.at(statement.conflict.place):
@@ -568,6 +579,13 @@ class TableEnvironment:
     def explained(self, relation: Relation) -> str:
         """Return how rows are made; for `Table.explain`."""
         return self._execution.explained((self._execution.named(relation),))
+
+
+def _at_second(text: str, message: str, *, hint: str | None = None) -> SqlError:
+    """An error at the second statement of a text, or at the first if it is the only one."""
+    pieces, source = pieces_of(text) or [""], SqlText(text)
+    second = pieces[min(1, len(pieces) - 1)]
+    return source.error(message, source.place_at(len(second) - len(second.lstrip())), hint=hint)
 
 
 def _time_of(column: ScopeColumn) -> str:

@@ -1,8 +1,9 @@
 """Conditions behind a join that are about one of its inputs go below it: what it would drop is not sent, nor kept.
 
 Below a join a condition meets rows that find no partner. One that fails for a row must not meet more rows than it did,
-so only conditions that no row can make fail are moved: comparisons of columns and constants of one kind, and what is
-made of them by AND, OR and NOT. What remains of a condition stays behind the join.
+so only conditions that no row can make fail are moved: comparisons of columns and constants of one kind (a cast of a
+constant is one, if it does not fail), and what is made of them by AND, OR and NOT. What remains of a condition stays
+behind the join.
 
 * Of an inner join both inputs may be asked before; of a left, semi or anti join the left one, of a right join the
   right one: a row of it that the condition drops is in no row of the result, joined or not.
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from ..columns.conditionals import when
 from ..columns.expressions import Call, Expression, lit
+from ..errors import HeadraceError
 from ..plan.plan import FilterColumns, Node
 from ..plan.table_nodes import TableJoin
 from .rewriting import noted, readers_of, rewritten
@@ -31,6 +33,7 @@ Roots = tuple[Node, ...]
 _ASKED = {"inner": (0, 1), "left": (0,), "semi": (0,), "anti": (0,), "right": (1,), "full": ()}
 """By the kind of a join: the inputs whose rows may be dropped before it if they would be behind it."""
 
+_ONE_ROW = pa.record_batch({"$": pa.array([True])})
 _LOGICAL = ("and", "or", "not")
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
@@ -144,12 +147,26 @@ def _cannot_fail(condition: Expression, schema: pa.Schema) -> bool:
         return condition.structure[0] in ("col", "lit") and pa.types.is_boolean(condition.output_type(schema))
     if condition.function in _LOGICAL:
         return all(_cannot_fail(one, schema) for one in condition.arguments)
-    if any(one.structure[0] not in ("col", "lit") for one in condition.arguments):
+    if not all(map(_is_value, condition.arguments)):
         return False
     if condition.function in ("is_null", "is_not_null"):
         return True
     kinds = [one.output_type(schema) for one in condition.arguments]
     return condition.function in _COMPARISONS and (_all_signed(kinds) or all(kind == kinds[0] for kind in kinds))
+
+
+def _is_value(part: Expression) -> bool:
+    """Whether it is a column or a constant, maybe a cast of one: whether that fails is known at once."""
+    kind = part.structure[0]
+    if kind != "cast":
+        return kind in ("col", "lit")
+    if any(one.structure[0] != "lit" for one in part.children):
+        return False
+    try:
+        part.evaluate(_ONE_ROW)
+    except (HeadraceError, pa.ArrowException):
+        return False
+    return True
 
 
 def _all_signed(kinds: list[pa.DataType]) -> bool:

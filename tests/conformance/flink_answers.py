@@ -28,6 +28,10 @@ def as_value(value: object) -> object:
     if isinstance(value, dt.datetime):
         # It comes through a number of seconds with a fraction, and may be a microsecond short.
         return (value + dt.timedelta(microseconds=500)).isoformat(timespec="milliseconds")
+    if isinstance(value, (dt.date, dt.time)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("latin-1")
     return float(value) if isinstance(value, decimal.Decimal) else value
 
 

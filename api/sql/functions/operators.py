@@ -9,6 +9,8 @@ Source: SQL:2016; Flink's ``ScalarOperatorGens``.
 from __future__ import annotations
 
 import decimal
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +27,13 @@ from .coercion import as_decimal_type, cast_to, common_type, is_number, is_text,
 from .contract import KernelCall, Typed, require, row_by_row
 
 __all__ = [
-    "add", "both", "call", "case", "coalesced", "compare", "concatenated", "divide", "either", "is_distinct",
-    "is_false", "is_null", "is_true", "modulo", "multiply", "negated", "opposite", "subtract",
+    "MANY", "add", "all_of", "any_of", "both", "call", "case", "coalesced", "compare", "concatenated", "divide",
+    "either", "is_distinct", "is_false", "is_null", "is_true", "modulo", "multiply", "negated", "one_of", "opposite",
+    "subtract",
 ]  # fmt: skip
+
+MANY = 16
+"""Conditions in a row, or values of IN, from which on they are put together otherwise than one by one."""
 
 
 def call(function: str, *operands: Typed, **options: Any) -> Typed:
@@ -230,6 +236,36 @@ def both(left: Typed, right: Typed) -> Typed:
 def either(left: Typed, right: Typed) -> Typed:
     """OR."""
     return _logical("or", left, right)
+
+
+def all_of(values: Sequence[Typed]) -> Typed:
+    """Return values that AND puts together."""
+    return _joined(both, values)
+
+
+def any_of(values: Sequence[Typed]) -> Typed:
+    """Return values that OR puts together."""
+    return _joined(either, values)
+
+
+def _joined(join: Callable[[Typed, Typed], Typed], values: Sequence[Typed]) -> Typed:
+    """Values put together from the left; many of them by halves, so that expressions are no deeper than they need."""
+    if len(values) <= MANY:
+        return functools.reduce(join, values)
+    middle = len(values) // 2
+    return join(_joined(join, values[:middle]), _joined(join, values[middle:]))
+
+
+def one_of(value: Typed, others: Sequence[Typed]) -> Typed:
+    """IN (...): of many constants a table is made, in which values are looked up."""
+    alike = next((test for test in (pa.types.is_integer, pa.types.is_string) if test(value.kind)), None)
+    known = [one for one in others if one.constant is not None and one.constant.is_valid and alike and alike(one.kind)]
+    if len(known) <= MANY:
+        return any_of([compare("equal", value, one) for one in others])
+    looked_up = set(map(id, known))
+    rest = [one for one in others if id(one) not in looked_up]
+    found = Typed(value.expression.isin([one.constant.as_py() for one in known if one.constant]), pa.bool_())
+    return any_of([found, *(compare("equal", value, one) for one in rest)])
 
 
 def opposite(value: Typed) -> Typed:

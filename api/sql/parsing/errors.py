@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from headrace.engine.errors import HeadraceError, ProgramError
 
 __all__ = ["SqlError", "SqlText", "place_of"]
 
+_MOST_SHOWN = 100
+"""Characters of a line on either side of a place."""
 Place = tuple[int, int]
 """Line and column, both from 1."""
 
@@ -55,7 +58,11 @@ class SqlText:
         if not 1 <= line <= len(lines):
             return ""
         shown = lines[line - 1].expandtabs(1)
-        return f"\n  {shown}\n  {' ' * (column - 1)}^"
+        first = max(0, column - _MOST_SHOWN)
+        cut = shown[first : first + 2 * _MOST_SHOWN]
+        before = "... " * (first > 0)
+        behind = " ..." * (len(shown) > first + len(cut))
+        return f"\n  {before}{cut}{behind}\n  {' ' * (len(before) + column - 1 - first)}^"
 
     @contextmanager
     def at(self, node: Any) -> Iterator[None]:
@@ -68,6 +75,30 @@ class SqlText:
             raise self.error(error.message, node, hint=error.hint) from error.__cause__
         except HeadraceError as error:
             raise self.error(error.message, node, hint=error.hint) from error
+
+    @contextmanager
+    def not_too_deep(self) -> Iterator[None]:
+        """Say of what is nested more deeply than Python goes that it is."""
+        try:
+            yield
+        except RecursionError:
+            message = "the statement is nested too deeply"
+            hint = "split it by views or WITH; put long sums into parts"
+            raise self.error(message, self._deepest(), hint=hint) from None
+
+    def _deepest(self) -> Place:
+        """Where the most brackets are open; without any, the begin."""
+        depth = most = place = 0
+        for found in re.finditer(r"[(\[<]|[)\]>]", self.text):
+            depth += 1 if found[0] in "([<" else -1
+            if depth > most:
+                most, place = depth, found.start()
+        return self.place_at(place)
+
+    def place_at(self, at: int) -> Place:
+        """Return the place of a character, by its number."""
+        before = self.text[:at].split("\n")
+        return len(before), len(before[-1]) + 1
 
     def error(self, message: str, node: Any, *, hint: str | None = None) -> SqlError:
         """Return an error at the place of a node."""

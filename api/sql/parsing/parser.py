@@ -7,6 +7,7 @@ Source: Flink's documentation of its SQL (CREATE, DROP, INSERT, EXPLAIN, DESCRIB
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,7 +49,15 @@ from .types import arrow_type
 
 __all__ = ["is_complete", "parse_script", "parse_statements", "pieces_of"]
 
+_MOST_TYPES = 10
+"""How deep ARRAY, ROW, DATE ... may stand in each other."""
 _BLACK = re.compile(r"[^\r\n]")
+_OPENING = re.compile(r"'|`|\"|/\*|--")
+_CLOSED = {
+    "'": re.compile(r"'(?:[^']|'')*'"), "`": re.compile(r"`(?:[^`]|``)*`"), '"': re.compile(r'"[^"]*"'),
+    "/*": re.compile(r"/\*.*?\*/", re.DOTALL), "--": re.compile(r"--[^\n]*"),
+}  # fmt: skip
+"""By what something begins with that has an end: all of it."""
 
 
 def parse_statements(text: str) -> list[Statement]:
@@ -97,15 +106,27 @@ def is_complete(text: str) -> bool:
 @contextmanager
 def _told_as_ours(source: SqlText) -> Iterator[None]:
     try:
-        yield
+        with source.not_too_deep():
+            yield
     except ParseError as error:
         raise _no_sql(error, source) from None
-    except (TokenError, SqlglotError) as error:
+    except TokenError:
+        message = "this is no SQL: what begins here has no end"
+        raise source.error(message, source.place_at(_endless(source.text))) from None
+    except (SqlglotError, ValueError) as error:  # a ValueError is of digits that are none
         message = f"this is no SQL: {str(error).splitlines()[0]}"
-        raise SqlError(message) from None
-    except RecursionError:
-        message = "the statement is nested too deeply"
-        raise SqlError(message, hint="split it by views or WITH") from None
+        raise source.error(message, (1, 1)) from None
+
+
+def _endless(text: str) -> int:
+    """Where the text, name or comment begins that is not closed."""
+    at = 0
+    while (found := _OPENING.search(text, at)) is not None:
+        whole = _CLOSED[found[0]].match(text, found.start())
+        if whole is None:
+            return found.start()
+        at = whole.end()
+    return len(text)
 
 
 def _no_sql(error: ParseError, source: SqlText) -> SqlError:
@@ -142,6 +163,7 @@ def _parsed(tokens: list[Token], source: SqlText) -> Statement:
     parser = _StatementParser(dialect=Flink)
     parser.begin(tokens, source)
     parser.refuse_words()
+    parser.refuse_depth()
     statement = parser.parse_statement()
     parser.require_end()
     return statement
@@ -165,6 +187,17 @@ class _StatementParser(Flink.Parser):
         for token in self._tokens:
             if token.text.upper() == "MATCH_RECOGNIZE" and token.token_type is not TokenType.IDENTIFIER:
                 self._fail("MATCH_RECOGNIZE is not supported", token)
+
+    def refuse_depth(self) -> None:
+        """Refuse what would be read for hours: each word that may be a type and be called is read both ways."""
+        open_words: list[bool] = []
+        for before, token in itertools.pairwise(self._tokens):
+            if token.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET):
+                open_words.append(before.token_type in self.TYPE_TOKENS)
+                if sum(open_words) > _MOST_TYPES:
+                    self._fail(f"{before.text.upper()} is nested too deeply", before, hint="split it by views or WITH")
+            elif token.token_type in (TokenType.R_PAREN, TokenType.R_BRACKET) and open_words:
+                open_words.pop()
 
     # -- what it starts with -------------------------------------------------------------------------------------------
 

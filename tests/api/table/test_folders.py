@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from nexmark_kit import DATA
+from nexmark_kit import DATA, Q10
 from query_kit import FailsNowAndThen
 
 from headrace import RestartStrategies
@@ -76,12 +76,6 @@ def test_rows_are_written_into_folders_and_read_from_them_in_both_modes(mode, fo
 
 
 # ---------------------------------------------------------------------------------------------------------- Nexmark q10
-
-Q10 = """
-    SELECT auction, bidder, price, `dateTime`, extra,
-           DATE_FORMAT(`dateTime`, 'yyyy-MM-dd'), DATE_FORMAT(`dateTime`, 'HH:mm')
-    FROM bid
-"""
 
 
 def all_bids():

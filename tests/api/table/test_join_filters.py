@@ -66,6 +66,8 @@ def test_and_on_streams_those_of_batch_mode():
         ("a > 1", JOINS[3], [], ["(col('a') > 1)"]),
         ("a > 1 AND b = 3", JOINS[4], ["(col('a') > 1)", "(col('b') == 3)"], []),
         ("CAST(text AS INT) > 1 AND a > 1", JOINS[0], ["(col('a') > 1)"], ["CAST"]),
+        ("a > CAST(1 AS BIGINT)", "l, r", ["(col('a') > lit(1).cast(int64))"], []),
+        ("b > CAST('x' AS BIGINT)", JOINS[0], [], ["CAST"]),
     ],
 )
 def test_what_cannot_fail_goes_below_the_joins_that_let_it(where, join, moved, stays):
