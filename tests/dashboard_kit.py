@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 from headrace import MapFunction, RestSettings, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.kernel.sampling_settings import SamplingSettings
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
@@ -45,8 +47,12 @@ class Score(MapFunction):
 
     def open(self, runtime_context: Any) -> None:
         self._scored = runtime_context.get_int_counter("scored")
+        self._is_first = True
 
     def map(self, value: Any) -> Any:
+        if self._is_first:
+            self._is_first = False
+            logging.getLogger("shop").warning("first order of customer %d: %s", value["customer"], HOSTILE)
         total = 0
         for i in range(self._loops):
             total += i * i
@@ -81,7 +87,10 @@ def build_still(env: StreamExecutionEnvironment, directory: Any, name: str) -> N
 
 
 def dashboard_environment(**options: Any) -> StreamExecutionEnvironment:
-    rest = RestSettings(bind_port="0", refresh_interval_ms=300, view_ttl_ms=100)
+    samples = SamplingSettings(num_samples=20, delay_ms=10)
+    rest = RestSettings(
+        bind_port="0", refresh_interval_ms=300, view_ttl_ms=100, backpressure=samples, flame_graph=samples
+    )
     return StreamExecutionEnvironment.get_execution_environment(
         options.pop("actor_system", "local"), parallelism=2, rest=rest, **options
     )

@@ -30,6 +30,8 @@ def places(job: str, checkpoint: int) -> dict[str, tuple[str, str]]:
         "vertex-watermarks": (f"#/job/{job}/graph/{vertex}/watermarks", ".drawer tbody tr"),
         "metrics": (f"#/job/{job}/graph/{vertex}/metrics", ".drawer .chart"),
         "operators": (f"#/job/{job}/graph/{vertex}/operators", ".drawer tbody tr"),
+        "flame-graph": (f"#/job/{job}/graph/{vertex}/flame-graph", ".flames button"),
+        "logs": (f"#/job/{job}/logs", ".log p"),
         "watermarks": (f"#/job/{job}/watermarks", "#watermarks tbody tr"),
         "checkpoints": (f"#/job/{job}/checkpoints", "#history tbody tr"),
         "checkpoint": (f"#/job/{job}/checkpoints/{checkpoint}/{vertex}", "#gantt .row.inner"),

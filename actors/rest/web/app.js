@@ -12,11 +12,19 @@ import { href, useRoute } from "./parts/router.js";
 const THEME = "headrace.theme";
 const THEMES = { auto: "As the system", light: "Light", dark: "Dark" };
 
+const isDarkOutside = matchMedia("(prefers-color-scheme: dark)");
+
+/** Gives the page the colours that were chosen, or those of the system. */
+function showTheme() {
+  const theme = localStorage.getItem(THEME) ?? "auto";
+  document.documentElement.dataset.theme = theme === "auto" ? (isDarkOutside.matches ? "dark" : "light") : theme;
+}
+
 function useTheme() {
   const [theme, setTheme] = useState(() => localStorage.getItem(THEME) ?? "auto");
   useEffect(() => {
-    document.documentElement.dataset.theme = theme;
     localStorage.setItem(THEME, theme);
+    showTheme();
   }, [theme]);
   return [theme, setTheme];
 }
@@ -67,5 +75,6 @@ function App() {
   return html`<${Shell} />`;
 }
 
-document.documentElement.dataset.theme = localStorage.getItem(THEME) ?? "auto";
+showTheme();
+isDarkOutside.addEventListener("change", showTheme);
 render(html`<${App} />`, document.getElementById("app"));

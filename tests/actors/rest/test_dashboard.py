@@ -8,6 +8,8 @@ something else than they say. Pure parts (layout, hints, formats) are called in 
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from dashboard_kit import (
     dashboard_environment,
     until,
 )
+from rest_kit import ask
 
 pytest.importorskip("playwright", reason="drives the browser")
 pytestmark = [
@@ -116,6 +119,8 @@ def places(job, checkpoint):
         "backpressure": (f"#/job/{job.id}/graph/{VERTEX}/backpressure", ".drawer tbody tr"),
         "metrics": (f"#/job/{job.id}/graph/{VERTEX}/metrics", ".drawer .chart .legend b"),
         "operators": (f"#/job/{job.id}/graph/{VERTEX}/operators", ".drawer tbody tr"),
+        "flame-graph": (f"#/job/{job.id}/graph/{VERTEX}/flame-graph", ".flames button"),
+        "logs": (f"#/job/{job.id}/logs", ".log p"),
         "watermarks": (f"#/job/{job.id}/watermarks", "#watermarks tbody tr"),
         "checkpoints": (f"#/job/{job.id}/checkpoints", "#history tbody tr"),
         "checkpoint": (f"#/job/{job.id}/checkpoints/{checkpoint}/{VERTEX}", "#gantt .row.inner"),
@@ -233,6 +238,39 @@ def test_watermarks_of_all_operators_are_on_one_page(watched, job):
     assert late == [one["late-records-dropped"] for one in operators]
     watched.page.click("#watermarks tbody tr:first-child")
     watched.page.wait_for_selector("text=Subtasks of Source: orders")
+
+
+class BelowAPath(BaseHTTPRequestHandler):
+    """A proxy that serves a dashboard below a path of its own."""
+
+    target = ""
+
+    def do_GET(self):
+        assert self.path.startswith("/teams/flows/"), self.path
+        own = {"Authorization": self.headers["Authorization"]} if "Authorization" in self.headers else {}
+        answer = ask(self.target, self.path.removeprefix("/teams/flows"), headers=own)
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    def log_message(self, *_arguments):
+        pass
+
+
+def test_it_works_below_a_path_of_a_proxy(chromium, job):
+    handler = type("Proxy", (BelowAPath,), {"target": job.address.url})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        context = chromium.new_context(viewport=DESKTOP)
+        watched = Watched(context.new_page(), f"http://127.0.0.1:{proxy.server_port}/teams/flows")
+        watched.sign_in(job.address.tokens.read)
+        watched.go(f"#/job/{job.id}/graph", ".vertex")
+        assert watched.complaints == []
+        assert watched.foreign == []
+        context.close()
+        proxy.shutdown()
 
 
 # --------------------------------------------------------------------------------------------------------------- tokens

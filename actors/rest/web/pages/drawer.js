@@ -57,17 +57,17 @@ const LEVELS = { ok: ["good", "OK"], low: ["warn", "LOW"], high: ["bad", "HIGH"]
 const PRESSURE_COLUMNS = [
   { label: "#", cell: (one) => one.subtask + 1 },
   { label: "Level", cell: (one) => html`<span class=${`pill ${(LEVELS[one.backpressureLevel] ?? ["new"])[0]}`}>${(LEVELS[one.backpressureLevel] ?? ["", one.backpressureLevel])[1]}</span>` },
-  { label: "Load", wide: true, cell: (one) => html`<${Load} busy=${one.busyRatio} backpressured=${one.ratio} />` },
-  { label: "Held up", right: true, cell: (one) => percent(one.ratio) },
+  { label: "Load", wide: true, cell: (one) => html`<${Load} busy=${one.busyRatio} backpressured=${one.backpressuredRatio} />` },
+  { label: "Samples", right: true, title: "share of the samples in which output had no credit", cell: (one) => (one["num-samples"] ? percent(one.ratio) : "–") },
+  { label: "Held up", right: true, title: "measured all the time", cell: (one) => percent(one.backpressuredRatio) },
   { label: "Busy", right: true, cell: (one) => percent(one.busyRatio) },
-  { label: "Idle", right: true, cell: (one) => percent(one.idleRatio) },
 ];
 
 function Backpressure({ job, vertex }) {
   const { data, error } = usePoll(`${base(job, vertex)}/backpressure`);
   if (!data) return html`<${Pending} error=${error} />`;
   const [tone, word] = LEVELS[data.backpressureLevel] ?? ["new", data.backpressureLevel];
-  return html`<${Stale} error=${error} /><p class="inset">Backpressure of the worst subtask: <span class=${`pill ${tone}`}>${word}</span></p>
+  return html`<${Stale} error=${error} /><p class="inset">Backpressure of the worst subtask: <span class=${`pill ${tone}`}>${word}</span> ${data.status !== "ok" && html`<span class="muted">samples are being taken …</span>`}</p>
     <${Table} columns=${PRESSURE_COLUMNS} rows=${data.subtasks ?? []} keyOf=${(one) => one.subtask} empty="No subtask has been measured yet." />`;
 }
 

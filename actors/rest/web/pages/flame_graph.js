@@ -5,7 +5,9 @@ import { Pending, Stale } from "../parts/elements.js";
 import { percent, time, whole } from "../parts/format.js";
 import { html, useState } from "../parts/html.js";
 
-const KINDS = [["full", "all"], ["on_cpu", "on processor"], ["off_cpu", "waiting"]];
+const KINDS = [["FULL", "all"], ["ON_CPU", "on processor"], ["OFF_CPU", "waiting"]];
+// What the server says in the place of a time, where there is no tree.
+const WHY_NOT = { [-1]: "The operator chain has ended.", [-2]: "Flame graphs are forbidden (rest.flamegraph.enabled).", [-3]: "Samples are being taken: this takes about five seconds …" };
 const NARROWEST = 0.002;
 const ROW = 20;
 
@@ -30,18 +32,24 @@ function framesOf(root) {
 const hue = (name) => [...name].reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)) % 997, 7) % 40;
 
 export function FlameGraph({ job, vertex }) {
-  const [kind, setKind] = useState("full");
+  const [kind, setKind] = useState("FULL");
+  const [subtask, setSubtask] = useState("");
   const [top, setTop] = useState(null);
-  const { data, error } = usePoll(`${path("jobs", job.jid, "vertices", vertex.id, "flamegraph")}?type=${kind}`, 5_000);
+  const asked = `${path("jobs", job.jid, "vertices", vertex.id, "flamegraph")}?type=${kind}${subtask && `&subtaskindex=${subtask}`}`;
+  const { data, error } = usePoll(asked, 2_500);
   const choose = (next) => {
     setKind(next);
     setTop(null);
   };
-  const root = top ?? data?.root ?? data?.data;
+  const root = top ?? data?.data;
   return html`<div class="segments inset">${KINDS.map(([id, label]) => html`<button key=${id} aria-pressed=${kind === id} onClick=${() => choose(id)}>${label}</button>`)}
+      ${vertex.parallelism > 1 && html`<select aria-label="Subtask" value=${subtask} onChange=${(event) => {
+        setSubtask(event.target.value);
+        setTop(null);
+      }}><option value="">all subtasks</option>${Array.from({ length: vertex.parallelism }, (_, index) => html`<option value=${String(index)}>subtask ${index + 1}</option>`)}</select>`}
       ${top && html`<button onClick=${() => setTop(null)}>whole</button>`}</div>
     <${Stale} error=${data && error} />
-    ${!data ? html`<${Pending} error=${error} />` : !root || !(root.value > 0) ? html`<p class="empty">Samples are being taken …</p>` : html`<${Flames} root=${root} onChoose=${setTop} />
+    ${!data ? html`<${Pending} error=${error} />` : !root || !(root.value > 0) ? html`<p class="empty">${WHY_NOT[data.endTimestamp] ?? "Nothing of this kind was found."}</p>` : html`<${Flames} root=${root} onChoose=${setTop} />
     <p class="muted small inset">${whole(root.value)} samples, until ${time(data.endTimestamp)}. A click enlarges a frame.</p>`}`;
 }
 

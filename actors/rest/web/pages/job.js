@@ -1,6 +1,6 @@
 // One job: its name and state, what can be done with it, and its views.
 
-import { path, usePoll } from "../parts/api.js";
+import { answers, path, usePoll } from "../parts/api.js";
 import { Copyable, Pending, Stale, State, Tabs } from "../parts/elements.js";
 import { counted, duration, time } from "../parts/format.js";
 import { useHistory } from "../parts/history.js";
@@ -12,6 +12,7 @@ import { Checkpoints } from "./checkpoints.js";
 import { Configuration } from "./configuration.js";
 import { Exceptions } from "./exceptions.js";
 import { Graph } from "./graph.js";
+import { Logs } from "./logs.js";
 import { Timeline } from "./timeline.js";
 import { Watermarks } from "./watermarks.js";
 
@@ -20,6 +21,7 @@ const VIEWS = {
   watermarks: ["Watermarks", Watermarks],
   checkpoints: ["Checkpoints", Checkpoints],
   exceptions: ["Exceptions", Exceptions],
+  logs: ["Logs", Logs, "/jobs/{jobid}/logs"],
   timeline: ["Timeline", Timeline],
   accumulators: ["Accumulators", Accumulators],
   configuration: ["Configuration", Configuration],
@@ -31,7 +33,8 @@ export function Job({ id, route }) {
   if (!job) return html`<${Pending} error=${error} />`;
   const [view, ...rest] = VIEWS[route[0]] ? route : ["graph"];
   const View = VIEWS[view][1];
-  const tabs = Object.entries(VIEWS).map(([tab, [label]]) => ({
+  const known = Object.entries(VIEWS).filter(([, [, , needs]]) => needs === undefined || answers(needs));
+  const tabs = known.map(([tab, [label]]) => ({
     id: tab,
     label,
     href: href("job", id, tab),

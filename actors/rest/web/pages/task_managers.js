@@ -1,9 +1,9 @@
 // TaskManagers and their slots.
 
-import { path, usePoll } from "../parts/api.js";
+import { answers, path, usePoll } from "../parts/api.js";
 import { Card, Figure, Pending, Stale, Table } from "../parts/elements.js";
-import { bytes, counted, whole } from "../parts/format.js";
-import { html } from "../parts/html.js";
+import { bytes, counted, time, whole } from "../parts/format.js";
+import { html, useState } from "../parts/html.js";
 import { go, href } from "../parts/router.js";
 
 /** A square for each slot; those that are used are full. */
@@ -40,6 +40,26 @@ const SLOT_COLUMNS = [
   { label: "Managed memory", right: true, cell: (slot) => bytes(slot.resource.managedMemory) },
 ];
 
+/** The log files of a TaskManager; a click shows the end of one. */
+function Logs({ id }) {
+  const base = path("taskmanagers", id, "logs");
+  const { data, error } = usePoll(base, 10_000);
+  const [name, setName] = useState("");
+  const file = usePoll(name && base + path(name), 5_000);
+  if (!data) return html`<${Pending} error=${error} />`;
+  const columns = [
+    { label: "File", wide: true, cell: (one) => html`<code>${one.name}</code>` },
+    { label: "Size", right: true, cell: (one) => bytes(one.size) },
+    { label: "Written to last", right: true, cell: (one) => time(one.mtime) },
+  ];
+  return html`<${Table} columns=${columns} rows=${data.logs} keyOf=${(one) => one.name} onRow=${(one) => setName(one.name === name ? "" : one.name)}
+      rowClass=${(one) => (one.name === name ? "chosen" : "")} empty="It keeps no logs." />
+    ${name && (file.data === null ? html`<${Pending} error=${file.error} />` : html`<div class="log">${lastLines(file.data).map((line, index) => html`<p key=${index}>${line}</p>`)}</div>`)}`;
+}
+
+const MOST_LINES = 500;
+const lastLines = (text) => text.split("\n").filter(Boolean).slice(-MOST_LINES);
+
 export function TaskManager({ id }) {
   const { data, error } = usePoll(path("taskmanagers", id));
   if (!data) return html`<${Pending} error=${error} />`;
@@ -53,6 +73,7 @@ export function TaskManager({ id }) {
       ${disk && html`<${Figure} label="disk, free at start" value=${bytes(disk.free)} hint=${disk.path} />`}
     </div>
     <${Card} title="Slots in use" flush><${Table} columns=${SLOT_COLUMNS} rows=${data.allocatedSlots} keyOf=${(slot) => slot.host} empty="No slot has a task." /></${Card}>
+    ${answers("/taskmanagers/{taskmanagerid}/logs") && html`<${Card} title="Logs" flush id="logs"><${Logs} id=${id} /></${Card}>`}
     <${Card} title="Machine"><dl class="facts">
       <dt>Node</dt><dd>${data.node || "–"}</dd><dt>Name</dt><dd>${data.host ?? "–"}</dd>
       ${network.map((one) => html`<dt>${one.name}</dt><dd>${one.addresses.join(", ") || "–"}</dd>`)}

@@ -35,7 +35,7 @@ export class RestError extends Error {
 /** A path of parts, each quoted: ids may hold anything. */
 export const path = (...parts) => "/" + parts.map((part) => encodeURIComponent(part)).join("/");
 
-/** Asks a path of the server, and gives its JSON. */
+/** Asks a path of the server, and gives its JSON, or its text. */
 export async function ask(where, { method = "GET", body, signal, token } = {}) {
   const headers = { Authorization: `Bearer ${token ?? sessionStorage.getItem(TOKEN) ?? ""}` };
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -48,7 +48,8 @@ export async function ask(where, { method = "GET", body, signal, token } = {}) {
     if (error.name === "AbortError") throw error;
     throw new RestError(0, "the server does not answer");
   }
-  const answer = await response.json().catch(() => ({}));
+  const isText = response.headers.get("Content-Type")?.startsWith("text/plain");
+  const answer = isText ? await response.text() : await response.json().catch(() => ({}));
   if (response.ok) return answer;
   if (response.status === 401 && token === undefined) forgetToken();
   throw new RestError(response.status, answer.errors?.[0] ?? `the server answers ${response.status}`);
