@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.state.values.sharing import shown, spreads
+from headrace.state.values.sharing import shown, spreads, types_of
 
 from ..columns.records import Batch, Timestamps
 from ..errors import ProgramError, TypeMismatchError, raise_from_outside
@@ -117,7 +117,7 @@ def _copied_object(value: Any, *, is_last_word: bool = False) -> Any:
 
 def copied_rows(rows: list[Any]) -> list[Any]:
     """Records of one's own; the same list if none of them can be changed."""
-    kinds = set(map(type, rows))
+    kinds = types_of(rows)
     if kinds <= ATOMS:
         return rows
     return [copied(row) for row in rows]

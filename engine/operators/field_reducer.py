@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from headrace.state.values.sharing import types_of
+
 from ..errors import ProgramError
 from ..functions.aggregates.built_in import plus
 from ..functions.contract import ReduceFunction
@@ -160,14 +162,14 @@ class FieldReducer(ReduceFunction):
 
     def _plain(self, rows: Sequence[Any]) -> tuple[Any, frozenset[type], list[Any]] | None:
         """What the records are, of what types the field is, and its values; None if they are not plain."""
-        field, kinds = self.field, set(map(type, rows))
+        field, kinds = self.field, types_of(rows)
         if kinds != {dict if isinstance(field, str) else tuple} or field is None:
             return None
         try:
             values = list(map(itemgetter(field), rows))
         except _FAILURES:
             return None
-        found = set(map(type, values))
+        found = types_of(values)
         types = _NUMBERS if found <= _NUMBERS else _TEXTS if found == _TEXTS and self.mode != "sum" else None
         return None if types is None else (kinds.pop(), types, values)
 

@@ -4,7 +4,8 @@
 process and at parallelism 2, so that a busy machine and Ray's own threads do not blur it; what Ray adds is in
 ``keyed_count.py`` and ``keyed_state.py``. Of each job a short run is taken off, so that starting and stopping do not
 count; of several runs the least is told. "Calls alone" is a loop that makes the very calls of the user's functions and
-of state, and nothing else: no engine that calls these functions record by record can be faster.
+of state, and nothing else: no engine that calls these functions record by record can be faster. Beside it are told
+parts of what the engine does: state, the exchange between subtasks, and pickling for those of another process.
 
 Windows of all and sessions run on columns, whatever their records are; they are told for records that are rows of
 Python objects, and for a source of columns.
@@ -13,6 +14,7 @@ Python objects, and for a source of columns.
 from __future__ import annotations
 
 import argparse
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,14 +31,22 @@ from headrace import (
     RocksDBStateBackend,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
+    ValueStateDescriptor,
     WatermarkStrategy,
     count,
 )
 from headrace import functions as f
 from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.columns.records import Batch
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.operators.exchange import HashPartitioner
+from headrace.state.backends.heap.backend import HeapKeyedStateBackend
+from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.kinds import NO_KEY
+from headrace.state.keys.key_groups import key_group_range
 
 SHORT = 50_000
+BATCH_ROWS = 8_192
 NUM_USERS = 1_000
 
 
@@ -63,15 +73,22 @@ def timed(env: StreamExecutionEnvironment, make: Callable[[int], Any], at: Any, 
     return env.from_source(GeneratorSource(make, count=num_records), strategy, "records")
 
 
+time_of = lambda row, _: row[2]
+is_kept = lambda row: row[0] != 9
+to_pair = lambda row: (row[1], 1)
+key_of = lambda pair: pair[0]
+add = lambda a, b: (a[0], a[1] + b[1])
+
+
 def windowed_reduce(num_records: int) -> Callable[[Any], Any]:
     def build(env: Any) -> None:
         (
-            timed(env, keyed_count.make_row, lambda row, _: row[2], num_records)
-            .filter(lambda row: row[0] != 9)
-            .map(lambda row: (row[1], 1))
-            .key_by(lambda pair: pair[0])
+            timed(env, keyed_count.make_row, time_of, num_records)
+            .filter(is_kept)
+            .map(to_pair)
+            .key_by(key_of)
             .window(TumblingEventTimeWindows.of("10 s"))
-            .reduce(lambda a, b: (a[0], a[1] + b[1]))
+            .reduce(add)
             .sink_to(DiscardSink())
         )
 
@@ -186,6 +203,49 @@ def calls_of_value_state(num_records: int) -> None:
         call(record, None)
 
 
+def calls_of_windowed_reduce(num_records: int) -> None:
+    windows: dict[int, dict[int, tuple[int, int]]] = {}
+    make = keyed_count.make_row
+    for index in range(num_records):
+        row = make(index)
+        time_ms = time_of(row, None)
+        if is_kept(row):
+            pair = to_pair(row)
+            key = key_of(pair)
+            counts = windows.setdefault(time_ms // 10_000, {})
+            old = counts.get(key)
+            counts[key] = pair if old is None else add(old, pair)
+
+
+def calls_with_state_on_the_heap(num_records: int) -> None:
+    """The calls of the value state, with the state that the heap backend hands out."""
+    backend = HeapKeyedStateBackend(OperatorId("bench"), key_group_range(128, 1, 0), 128)
+    function = keyed_state.Count()
+    function._count = backend.handle(ValueStateDescriptor("count", int, default=0))
+    make, select, call = keyed_state.key_maker(keyed_state.NUM_HOT_KEYS), lambda key: key, function.process_element
+    for index in range(num_records):
+        record = make(index)
+        backend.current_key = select(record)
+        call(record, None)
+
+
+def exchange(num_records: int) -> None:
+    """Find keys of pairs, hash them, cut batches for two receivers, and ask for the keys there."""
+    selector = KeySelector.of_function(key_of)
+    partitioner = HashPartitioner(selector).bind(2, 0, 128)
+    pairs = [(index * 7_919 % keyed_count.NUM_KEYS, 1) for index in range(BATCH_ROWS)]
+    for _ in range(num_records // BATCH_ROWS):
+        for _, piece in partitioner.partition(Batch.of_rows(pairs)):
+            selector.keys(piece)
+
+
+def between_processes(num_records: int) -> None:
+    """Pickle and unpickle pairs, a batch at a time; every second record of a hash exchange of two subtasks is."""
+    for first in range(0, num_records, BATCH_ROWS):
+        pairs = [(index % keyed_count.NUM_KEYS, 1) for index in range(first, min(first + BATCH_ROWS, num_records))]
+        pickle.loads(pickle.dumps(pairs, 5))
+
+
 def nanoseconds(work: Callable[[], Any], num_records: int) -> float:
     started = time.process_time()
     work()
@@ -203,8 +263,12 @@ def main() -> None:
     hot, uniform, rocksdb = keyed_state.NUM_HOT_KEYS, keyed_state.NUM_KEYS, RocksDBStateBackend(256 << 20)
     cases: list[tuple[str, int, Callable[[int], Any], Callable[[int], Any]]] = [
         ("windowed reduce", 1, windowed_reduce, keyed_count.count_plainly),
+        ("windowed reduce, calls alone", 1, lambda _: None, calls_of_windowed_reduce),
+        ("keys found, hashed and cut for two receivers", 1, lambda _: None, exchange),
+        ("pairs made, pickled and unpickled", 1, lambda _: None, between_processes),
         ("value state, heap", 1, lambda n: value_state(n, hot, "heap"), lambda n: keyed_state.count_plainly(n, hot)),
         ("value state, calls alone", 1, lambda _: None, calls_of_value_state),
+        ("value state, calls with state on the heap", 1, lambda _: None, calls_with_state_on_the_heap),
         (
             "value state, RocksDB, a million keys",
             3,

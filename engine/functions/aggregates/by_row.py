@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 from headrace.state.reading.read_limits import number_in
+from headrace.state.values.sharing import types_of
 
 from ...columns.expressions import Expression, col
 from ..contract import AggregateFunction
@@ -114,7 +115,7 @@ def _getter(argument: Expression | None) -> Callable[[Any], Any]:
 
 def _all_of(argument: Expression, records: Sequence[Any]) -> list[Any]:
     """What an argument is for each of several records."""
-    structure, kinds = argument.structure, set(map(type, records))
+    structure, kinds = argument.structure, types_of(records)
     if structure[0] == "col" and kinds == {dict}:
         try:
             return list(map(itemgetter(structure[1]), records))

@@ -41,6 +41,7 @@ from ...reading.plain_values import MAX_EXPONENT
 from ...reading.read_limits import MAX_DEPTH
 from ...reading.stored_pickles import unpickle_value
 from ...values.packed import decode_packed, encode_packed
+from ...values.sharing import types_of
 
 __all__ = [
     "decode_key",
@@ -112,7 +113,7 @@ def encode_keys(keys: Sequence[Any]) -> list[bytes]:
     Raises:
         TypeMismatchError: As `encode_key`.
     """
-    if set(map(type, keys)) == {int}:
+    if types_of(keys) == {int}:
         try:
             numbers = np.array(keys, np.int64)
         except OverflowError:

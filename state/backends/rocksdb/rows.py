@@ -24,6 +24,7 @@ from typing import Any
 
 from ...errors import TypeMismatchError
 from ...keyed.contract import Namespace
+from ...values.sharing import types_of
 from .cache import ABSENT, RowPool
 from .database import new_batch
 from .encoding import (
@@ -354,7 +355,7 @@ class Rows(MutableMapping[Any, Any]):
 
     def _are_plain_numbers(self, keys: list[Any], values: list[Any]) -> bool:
         """Whether equal values have equal rows, whatever their keys: counters do, and many of them are equal."""
-        return set(map(type, values)) == {int} and self.format.lower is None and _DIRECT.issuperset(map(type, keys))
+        return types_of(values) == {int} and self.format.lower is None and _DIRECT.issuperset(map(type, keys))
 
     def _encode(self, value: Any, key: Any) -> bytes:
         return self.format.encode(value, key)
