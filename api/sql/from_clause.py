@@ -259,13 +259,13 @@ class FromClause:
             with self._text.at(tree.this):
                 joined = lookup_join(self._builder, left, right, keys, how, functools.partial(self._all, rest), way)
             return joined
-        if rest and how == "left":
-            message = "more than equal columns in a LEFT JOIN with FOR SYSTEM_TIME AS OF is not supported"
-            raise self._text.error(message, rest[0], hint="compute with CASE WHEN what the condition is to leave out")
+        said = rest if how == "left" else []  # behind an inner join it is a filter
         with self._text.at(version.expression):
             key = None if name in self._known else self._queries.tables.primary_key(name)
-            joined = temporal_join(self._queries, left, right, keys, how, time=time, primary_key=key)
-        return self._kept(joined, rest)
+            joined = temporal_join(
+                self._queries, left, right, keys, how, functools.partial(self._all, said), time=time, primary_key=key
+            )
+        return joined if said else self._kept(joined, rest)
 
     def _is_of(self, tree: Any, scope: Scope) -> bool:
         """Whether a condition can be said over a scope."""

@@ -9,7 +9,7 @@ Source: Flink's documentation ("Temporal Joins", "Versioned Tables").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -34,8 +34,8 @@ _HOW = (
 
 
 def temporal_join(
-    queries: Queries, left: Relation, right: Relation, keys: Sequence[tuple[Typed, Typed]], how: str, *,
-    time: Typed, primary_key: Sequence[str] | None,
+    queries: Queries, left: Relation, right: Relation, keys: Sequence[tuple[Typed, Typed]], how: str,
+    condition: Callable[[Scope], Typed | None], *, time: Typed, primary_key: Sequence[str] | None,
 ) -> Relation:  # fmt: skip
     """Return rows with the versions that were valid at their times.
 
@@ -45,6 +45,7 @@ def temporal_join(
         right: What has versions.
         keys: What is equal, of both.
         how: ``inner`` or ``left``.
+        condition: What must be true of a row and its version, or it has none, over the scope of both.
         time: The time of rows, over the scope of the left relation.
         primary_key: Of the right table; None if it is a query.
 
@@ -72,13 +73,13 @@ def temporal_join(
             f"a temporal join is by the PRIMARY KEY ({', '.join(primary_key)}); it is by {', '.join(sorted(names))}"
         )
         raise SqlError(message)
-    joined = queries.builder.joined(left, right, keys, how, lambda _scope: None)
+    joined = queries.builder.joined(left, right, keys, how, condition)
     node = joined.node
     assert isinstance(node, TableJoin)
     made = TemporalJoin(
         id=node.id, name=f"{how} temporal join", inputs=node.inputs, schema=node.schema, ships=node.ships,
         left_key=node.left_key, right_key=node.right_key, how=how, projection=node.projection,
-        times=(str(structure[1]), times[0].column),
+        condition=node.condition, times=(str(structure[1]), times[0].column),
     )  # fmt: skip
     return Relation(made, Scope(of_rows(joined.scope.columns, left.scope.columns)))
 

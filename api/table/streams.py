@@ -358,6 +358,7 @@ class Streams:
             schemas=(schemas[0], schemas[1]),
             is_left=node.how == "left",
             projection=node.projection,
+            condition=node.condition,
         )
         return self._joined(node, operator)
 

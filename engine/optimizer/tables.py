@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..columns.conditionals import when
 from ..columns.expressions import Call, Expression, col, lit
 from ..errors import ProgramError
 from ..frames.calls import Place, lag, output_type, row_number
@@ -548,7 +549,19 @@ class _Bounded:
             condition = condition & col(FOUND).is_not_null()
         rows = self._node(FilterColumns, node.name, (rows,), rows.schema, condition=condition)
         columns = {name: col((ROW, FOUND)[side]).field(field_of(column)) for side, column, name in node.projection}
-        return self._node(Select, node.name, (rows,), node.schema, columns=columns)
+        joined = self._node(Select, node.name, (rows,), node.schema, columns=columns)
+        if node.condition is None:
+            return joined
+        if node.how == "inner":
+            return self._node(FilterColumns, node.name, (joined,), node.schema, condition=node.condition)
+        assert node.schema is not None
+        kinds = {name: node.schema.field(name).type for side, _, name in node.projection if side}
+        versions = {
+            name: when(node.condition).then(col(name)).otherwise(lit(None, kind)) for name, kind in kinds.items()
+        }
+        rest = {name: col(name) for name in node.schema.names if name not in versions}
+        columns = {name: {**versions, **rest}[name] for name in node.schema.names}
+        return self._node(Select, node.name, (joined,), node.schema, columns=columns)
 
     # -- first rows ----------------------------------------------------------------------------------------------------
 

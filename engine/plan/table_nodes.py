@@ -231,7 +231,8 @@ class MultiJoin(Node):
 class TemporalJoin(ProjectedJoin):
     """Each row of the first input with the version of its key that was valid at its time: the latest until then.
 
-    It is ``inner`` or ``left``, without a further condition. The rows of the second input are versions.
+    It is ``inner`` or ``left``. The rows of the second input are versions; where the condition is not true of the one
+    that was valid, there is none.
 
     Attributes:
         times: The columns of event time, of the first and of the second input.

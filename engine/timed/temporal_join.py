@@ -24,6 +24,8 @@ import pyarrow as pa
 from headrace.state.errors import ProgramError
 
 from ..changelog.changes import check_names, columns_of, plain_schema
+from ..columns.conditions import require_condition, where_true
+from ..columns.expressions import Expression
 from ..columns.records import Batch, RowKind, Watermark
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
@@ -44,9 +46,11 @@ class TemporalJoinOfTables(Operator):
         schemas: Types of the records, of both inputs.
         is_left: Whether a row without a version goes out with nulls, instead of being left out.
         projection: What goes out: pairs of the input and the column, and the name.
+        condition: What must be true of a row and its version, over those names, or it has none; None for nothing.
 
     Raises:
         ProgramError: If a column is not there, or times are none.
+        TypeMismatchError: If the condition is none.
     """
 
     may_change_records = False
@@ -62,8 +66,10 @@ class TemporalJoinOfTables(Operator):
         schemas: tuple[pa.Schema, pa.Schema],
         is_left: bool,
         projection: Sequence[tuple[int, str, str]],
+        condition: Expression | None = None,
     ) -> None:
         self.keys = keys
+        self.condition = condition
         self.times = times
         self.schemas = schemas
         self.is_left = is_left
@@ -76,6 +82,8 @@ class TemporalJoinOfTables(Operator):
             if not pa.types.is_timestamp(self._plain[side].field(times[side]).type):
                 message = f"the versions of a row go by event time; {times[side]!r} is no time"
                 raise ProgramError(message)
+        if condition is not None:
+            require_condition(condition, condition.output_type(self.output_schema()), "join")
 
     def output_schema(self, input_schema: pa.Schema | None = None) -> pa.Schema:
         """Return the schema of the output."""
@@ -118,8 +126,23 @@ class TemporalJoinOfTables(Operator):
                 sides = (left, right)
                 arrays = [sides[side][self._plain[side].names.index(column)] for side, column, _ in self.projection]
                 columns = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema())
-                self.context.output.emit(Batch.of_columns(columns, times))
+                self.context.output.emit(self._matched(Batch.of_columns(columns, times)))
         self.context.output.emit_watermark(watermark)
+
+    def _matched(self, pairs: Batch) -> Batch:
+        """Rows with their versions, as far as the condition is true of both."""
+        if self.condition is None:
+            return pairs
+        columns = pairs.columns_as(None)
+        is_true = where_true(self.condition, columns, "join")
+        if is_true.all() or not self.is_left:
+            return pairs.filter(is_true)
+        places = pa.array(np.arange(len(is_true)), mask=~is_true)
+        arrays = [
+            column.take(places) if side else column
+            for (side, _, _), column in zip(self.projection, columns.columns, strict=True)
+        ]
+        return Batch.of_columns(pa.RecordBatch.from_arrays(arrays, schema=columns.schema), pairs.timestamps)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         with naming_operator(self.context):

@@ -17,6 +17,7 @@ from operator_harness import OperatorHarness
 from timed_kit import TimedRunning
 from timed_oracles import with_versions
 
+from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import MAX_TIMESTAMP, Batch, RowKind
 from headrace.engine.errors import ProgramError
 from headrace.engine.tables import row_store, run_log
@@ -43,7 +44,16 @@ def run_join(seed, backend, monkeypatch):
     keys = tuple([f"{'lr'[side]}{i}" for i in range(num_keys)] for side in (0, 1))
     is_left = rng.random() < 0.5
     projection = [(side, name, f"{side}.{name}") for side in (0, 1) for name in schemas[side].names]
-    operator = TemporalJoinOfTables(keys, ("at", "at"), schemas=schemas, is_left=is_left, projection=projection)
+    has_condition = seed % 2 == 1
+    operator = TemporalJoinOfTables(
+        keys, ("at", "at"), schemas=schemas, is_left=is_left, projection=projection,
+        condition=col("0.id") > col("1.id") if has_condition else None,
+    )  # fmt: skip
+
+    def wanted(passed):
+        found = with_versions(passed, versions, num_keys, [len(one) - 1 for one in schemas], is_left)
+        return matched(found, schemas, is_left=is_left) if has_condition else found
+
     running = TimedRunning(operator, keys, rng.randint(1, 3), backend)
     rows, versions, late, watermark, now, number = [], [], 0, None, 0, 0
     for _ in range(12):
@@ -74,13 +84,23 @@ def run_join(seed, backend, monkeypatch):
             watermark = max(watermark or 0, now - rng.randint(0, 25))
             running.watermark(watermark)
         passed = [row for row in rows if watermark is not None and row[-1] // 1_000 <= watermark]
-        check(running, with_versions(passed, versions, num_keys, [len(one) - 1 for one in schemas], is_left), schemas)
+        check(running, wanted(passed), schemas)
         if rng.random() < 0.3:
             running.restore(rng.randint(1, 3))
     running.watermark(MAX_TIMESTAMP)
-    check(running, with_versions(rows, versions, num_keys, [len(one) - 1 for one in schemas], is_left), schemas)
+    check(running, wanted(rows), schemas)
     assert running.num_late == late
     running.close()
+
+
+def matched(rows, schemas, *, is_left):
+    """Rows whose numbers are larger than those of their versions; the others have none."""
+    own, other = len(schemas[0]) - 2, len(schemas[0]) + len(schemas[1]) - 2
+    found = []
+    for row in rows:
+        is_matched = len(row) > other and row[other] is not None and row[own] > row[other]
+        found += [row] if is_matched else [(*row[: own + 2], *[None] * len(schemas[1]))] if is_left else []
+    return found
 
 
 def check(running, wanted, schemas):
