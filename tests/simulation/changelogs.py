@@ -25,8 +25,11 @@ from headrace.engine.changelog.over import ChangingOver
 from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import RowKind
+from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.frames.calls import Frame, lead, row_number
 from headrace.engine.functions.aggregates import built_in as f
+from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables, missing_keys_again
+from headrace.engine.joins.lookup_questions import LookupTerms
 from headrace.engine.multi_joins.join_step import JoinStep
 from headrace.engine.multi_joins.multi_join import MultiJoin
 from headrace.engine.operators.mini_batch import MiniBatch
@@ -172,6 +175,44 @@ def joined_in_chains(rng: random.Random, _splits: list[list[Record]], _given: An
     return _program(f"joined_in_chains/{how}/{parallelism}", build, [name for _, _, name in projection], rows)
 
 
+class ThreeKeys(TableLookup):
+    """A table with two rows for one key, one for another, and none for the others."""
+
+    def lookup(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        rows = [row for row in NAMES if row[0] in set(keys.column(0).to_pylist())]
+        return pa.record_batch(
+            [pa.array(one, pa.string()) for one in zip(*rows, ("?", "?"), strict=True)], NAMES_SCHEMA
+        )
+
+
+NAMES = (("k0", "zero"), ("k1", "one"), ("k1", "uno"))
+NAMES_SCHEMA = pa.schema([("name_of", pa.string()), ("name", pa.string())])
+
+
+def looked_up(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    """Rows that only come, joined with a table that is asked for several batches at once."""
+    splits, rows = draw_changes(rng, takes_back=False)
+    source, parallelism = (rng.choice((0, 2, 3)), rng.random() < 0.5), rng.randint(1, 3)
+    is_left, ordered, capacity = rng.random() < 0.5, rng.random() < 0.5, rng.randint(1, 3)
+    projection = [*((0, name, name) for name in SCHEMA.names), (1, "name", "name")]
+    retry = missing_keys_again(2, 20) if rng.random() < 0.3 else None
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        terms = LookupTerms(
+            (["key"], ["name_of"]), ["name_of"], schemas=(SCHEMA, NAMES_SCHEMA), is_left=is_left, projection=projection
+        )
+        operator = AsyncLookupJoinOfTables(
+            ThreeKeys(), terms, ordered=ordered, capacity=capacity, timeout_ms=0, retry=retry
+        )
+        stream = _source(env, source, splits).rebalance().transform("lookup", operator)
+        _write(stream.set_parallelism(parallelism), path, parallelism)
+
+    found = [(*row, name) for row in rows for key, name in NAMES if key == row[0]]
+    if is_left:
+        found += [(*row, None) for row in rows if row[0] not in ("k0", "k1")]
+    return _program(f"looked_up/{parallelism}", build, [*SCHEMA.names, "name"], found)
+
+
 def framed(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
     """What the rows of a key come to in an order that tells all but equal ones apart."""
     splits, remaining = draw_changes(rng)
@@ -224,4 +265,5 @@ CHANGELOGS = (grouped, ranked_groups, last_rows, joined_changes)
 IN_PHASES = (in_phases,)
 FRAMED = (framed,)
 CHAINS = (joined_in_chains,)
+LOOKED_UP = (looked_up,)
 """Apart, so that the seeds of the others stay what they are."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from campaigns import blocks, campaign, planted
-from simulation.changelogs import CHAINS, CHANGELOGS, FRAMED, IN_PHASES
+from simulation.changelogs import CHAINS, CHANGELOGS, FRAMED, IN_PHASES, LOOKED_UP
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
@@ -22,6 +22,7 @@ from simulation.simulator import run_seed
 from headrace.engine.changelog import grouped_state, join_state, over_state, rank_state
 from headrace.engine.changelog.grouped_state import GroupedState
 from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables
 from headrace.engine.kernel.config import StateSettings
 from headrace.engine.multi_joins.multi_join_state import MultiJoinState
 from headrace.engine.operators.mini_batch import MiniBatch
@@ -126,6 +127,23 @@ def test_chains_of_joins_are_rescaled_and_gone_on_with(block: int) -> None:
     for seed in range(2 * block, 2 * block + 2):
         run_rescale_seed(seed, shapes=CHAINS)
         run_savepoint_seed(seed, shapes=CHAINS)
+
+
+@pytest.mark.parametrize("block", blocks(1, 4))
+def test_rows_that_wait_for_a_tables_answer_are_joined_once(block: int) -> None:
+    outcomes = [run_seed(seed, shapes=LOOKED_UP) for seed in range(12 * block, 12 * block + 12)]
+    assert sum(outcome.restarts for outcome in outcomes) > 3
+    run_rescale_seed(block, shapes=LOOKED_UP)
+    run_savepoint_seed(block, shapes=LOOKED_UP)
+
+
+def test_rows_that_wait_and_are_not_in_the_snapshot_are_missed() -> None:
+    def nothing(self: Any, _checkpoint_id: int) -> None:
+        self._state.update([])
+
+    with mock.patch.object(AsyncLookupJoinOfTables, "snapshot_state", nothing), pytest.raises(AssertionError):
+        for seed in range(100):
+            run_seed(seed, shapes=LOOKED_UP)
 
 
 def test_a_chain_that_counts_no_matches_is_caught() -> None:

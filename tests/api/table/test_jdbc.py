@@ -170,8 +170,11 @@ def test_rows_are_looked_up_by_key(cache, database):
             "SELECT b, d FROM l LEFT JOIN r{} ON l.c = r.t AND d > b",
             "SELECT l.b, d FROM l JOIN r{} ON l.a = r.a AND l.b = r.a",
         ):
-            found = multiset(env.execute_sql(query.format(" FOR SYSTEM_TIME AS OF l.p AS r")).to_arrow())
-            assert found == by_duckdb(query.format(""), tables)
+            asked = query.format(" FOR SYSTEM_TIME AS OF l.p AS r")
+            expected = by_duckdb(query.format(""), tables)
+            assert multiset(env.execute_sql(asked).to_arrow()) == expected
+            asked = asked.replace("SELECT", "SELECT /*+ LOOKUP('table' = 'r', 'async' = 'true', 'capacity' = '4') */")
+            assert multiset(env.execute_sql(asked).to_arrow()) == expected
 
 
 def test_a_lookup_sees_what_is_there_when_it_asks(tmp_path):
