@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from headrace.engine.changelog.grouped_state import FORM_OF_GROUPS
-from headrace.engine.tables.row_store import FORM_OF_ROWS
+from headrace.engine.tables.row_store import FORM_OF_ROWS, FORM_OF_TIMED_ROWS
 from headrace.engine.tables.run_log import LogForm
 from headrace.engine.tables.value_counts import FORM_OF_VALUES
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
@@ -45,7 +45,10 @@ def _kept_by(reader: SnapshotReader, operator: OperatorState) -> Kept:
     for state in states_of(operator).values():
         if state.kind != "columnar":
             continue
-        what, form = _form_of(reader.columnar_schema(state), len(state.key_columns))
+        schema = reader.columnar_schema(state)
+        if schema.names[len(state.key_columns) :] == ["time"]:
+            continue  # when keys were written that others keep
+        what, form = _form_of(schema, len(state.key_columns))
         count = sum(_count(rows, state, form) for rows in _by_subtask(reader, state))
         kept[what] = kept.get(what, 0) + count
     return kept
@@ -55,7 +58,7 @@ def _form_of(schema: pa.Schema, num_keys: int) -> tuple[str, LogForm | None]:
     """What the rows of a state are; None for those of windows, which are what they are."""
     names = schema.names[num_keys:]
     if names[:3] == ["row", "kind", "number"]:
-        return "rows", FORM_OF_ROWS
+        return "rows", FORM_OF_TIMED_ROWS if names[3:4] == ["time"] else FORM_OF_ROWS
     if names[:1] == ["records"]:
         return "keys", FORM_OF_GROUPS
     return ("values", FORM_OF_VALUES) if names[:1] == ["value"] else ("slices of windows", None)

@@ -26,7 +26,7 @@ from .expressions import conjuncts
 from .functions import operators as sql
 from .functions.coercion import cast_to, together
 from .functions.contract import Typed, literal_of
-from .hints import multi_joined
+from .hints import StateTtls, multi_joined
 from .lookup_hints import LookupHints
 from .lookups import goes_by_clock, lookup_join
 from .parsing.errors import SqlError
@@ -58,10 +58,18 @@ class FromClause:
         queries: Makes plans.
         known: Queries that WITH has given names.
         correlation: Of a subquery, what it says of the rows around it.
+        ttls: What hints say of times to live; None for nothing.
     """
 
-    def __init__(self, queries: Queries, known: dict[str, Relation], correlation: Correlation | None = None) -> None:
+    def __init__(
+        self,
+        queries: Queries,
+        known: dict[str, Relation],
+        correlation: Correlation | None = None,
+        ttls: StateTtls | None = None,
+    ) -> None:
         self._correlation = correlation
+        self._ttls = ttls
         self._queries = queries
         self._text = queries.text
         self._builder = queries.builder
@@ -205,6 +213,10 @@ class FromClause:
         )
         if (tree.this.alias or tree.this.name) in self._multi_joined and isinstance(joined.node, TableJoin):
             joined = Relation(replace(joined.node, hinted_multi=True), joined.scope)
+        if self._ttls is not None:
+            ttls = self._ttls.of(left.scope), self._ttls.of(right.scope)
+            joined = Relation(replace(joined.node, ttls_ms=ttls if any(one is not None for one in ttls) else ()),
+                              joined.scope)  # fmt: skip
         return _with_shared(self._builder, self._kept(joined, rest) if how == "inner" else joined, shared, how)
 
     def _shared(self, tree: exp.Join, left: Scope, right: Scope) -> list[_Shared]:

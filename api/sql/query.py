@@ -20,7 +20,7 @@ from sqlglot import exp
 from headrace.engine.columns.conditionals import if_else
 from headrace.engine.columns.expressions import col, lit
 from headrace.engine.functions.aggregates.contract import Aggregate
-from headrace.engine.plan.plan import Order
+from headrace.engine.plan.plan import Node, Order
 
 from .clock import asks_clock, with_clock
 from .contract import Tables
@@ -33,7 +33,7 @@ from .functions.operators import is_null
 from .functions.registry import FunctionRegistry
 from .grouping import GroupedBinder, has_aggregates, window_call
 from .grouping_sets import expanded_keys, key_sets
-from .hints import hint_notes
+from .hints import StateTtls, hint_notes
 from .over import OverBinder, over_calls, unusual_nulls, with_named_windows
 from .parsing.errors import SqlError, SqlText
 from .parsing.understood import require_understood
@@ -270,6 +270,8 @@ class _Select:
         # Names in a subquery may get meanings.
         self._tree = with_named_windows(tree if outer is None else tree.copy(), queries.text)
         self._known = known
+        # How long groups live that are not written, if a hint says so.
+        self._ttl: int | None = None
         # The column that PROCTIME() is, if it is asked for.
         self._clock: ScopeColumn | None = None
 
@@ -284,8 +286,11 @@ class _Select:
             if tree.args.get(argument):
                 message = f"{word} is not supported"
                 raise self._text.error(message, tree)
-        relation = FromClause(self._queries, self._known, correlation).bound(tree)
-        notes = hint_notes(tree, relation.scope, self._text)
+        ttls = StateTtls(tree, self._text)
+        relation = FromClause(self._queries, self._known, correlation, ttls).bound(tree)
+        ttls.require_known(relation.scope)
+        self._ttl = ttls.of(relation.scope) if self._is_grouped(tree.expressions) or tree.args.get("distinct") else None
+        notes = (*hint_notes(tree, relation.scope, self._text), *ttls.notes())
         if notes:
             relation = Relation(self._builder.noted(relation.node, notes), relation.scope)
         if asks_clock(*tree.expressions, tree.args.get("order")):
@@ -417,7 +422,7 @@ class _Select:
         carried = {name: Typed(col(name), one.kind) for name, one in self._carried.items()}
         node = self._builder.selected(relation.node, {**chosen, **helpers.beside, **carried})
         if self._tree.args.get("distinct") is not None:
-            node = self._builder.distinct(node)
+            node = self._with_ttl(self._builder.distinct(node))
         node = self._builder.extended(node, helpers.behind)
         if self._outer is not None and self._tree.args.get("limit") is None:
             orders = []  # nobody sees it
@@ -509,12 +514,16 @@ class _Select:
             if has_aggregates(one.this, self._functions):
                 binder.bind(one.this)
         numbered = [*names, *([] if number is None else [number]), *(one for one in self._carried if one not in names)]
-        grouped = self._builder.aggregated(node, numbered, binder.aggregates)
+        grouped = self._with_ttl(self._builder.aggregated(node, numbered, binder.aggregates))
         assert isinstance(binder.subqueries, Subqueries)
         found = binder.subqueries.attach(Relation(grouped, Scope(self._of_groups(relation.scope, names, values, keys))))
         if condition is not None and drops:
             found = Relation(self._builder.filtered(found.node, condition.expression), found.scope)
         return found, binder, projections
+
+    def _with_ttl(self, node: Node) -> Node:
+        """Groups that live as long as the hint says."""
+        return node if self._ttl is None else replace(node, ttls_ms=(self._ttl,))
 
     def _of_groups(self, scope: Scope, names: Sequence[str], values: Sequence[Typed], keys: Any) -> list[ScopeColumn]:
         sources = {one.column: one for one in scope.columns}

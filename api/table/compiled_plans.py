@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from headrace.engine.errors import ProgramError
 from headrace.engine.optimizer.stored_plan import MAX_PLAN_BYTES, StoredOperator, StoredPlan
+from headrace.engine.optimizer.upgrade import Upgrade
 from headrace.engine.plan.plan import Node, walk
 from headrace.engine.plan.table_nodes import Scan
 from headrace.state.credentials import masked
@@ -24,7 +25,7 @@ from headrace.state.files.filesystem import filesystem_for
 from ..arguments.places import lasting_place
 from ..sql.parsing.errors import SqlError
 
-__all__ = ["plan_exists", "read_plan", "refuse_rows_at_hand", "require_same", "write_plan"]
+__all__ = ["plan_exists", "read_plan", "refuse_rows_at_hand", "require_same", "ttls_as_compiled", "write_plan"]
 
 
 def plan_exists(place: str) -> bool:
@@ -98,6 +99,21 @@ def require_same(compiled: StoredPlan, planned: StoredPlan) -> None:
     if gone or come:
         message = f"the statement is planned otherwise than it was compiled: {_list(gone)} became {_list(come)}"
         raise ProgramError(message, hint="tables, views, settings or the version have changed: COMPILE PLAN it again")
+
+
+def ttls_as_compiled(compiled: StoredPlan, upgrade: Upgrade) -> dict[int, tuple[int, ...]]:
+    """How long what nodes keep lives, by their ids, as it was when the plan was compiled, whatever SET says now.
+
+    Args:
+        compiled: The plan in the file.
+        upgrade: The same operators (`require_same`), planned again.
+    """
+    by_uid = {one.uid: one.ttls_ms for one in compiled.operators}
+    return {
+        one.node.id: by_uid.get(one.uid) or (0,) * len(one.node.inputs)
+        for one in upgrade.operators
+        if one.node is not None
+    }
 
 
 def _about(one: StoredOperator) -> tuple[str, str, frozenset[str]]:

@@ -68,7 +68,7 @@ from .file_catalog import catalog_of
 from .functions import UserDefinedFunction, UserDefinedTableFunction
 from .inserting import StatementSet, rows_of_table
 from .result import StatementResult, TableResult
-from .settings import Settings
+from .settings import Settings, TableConfig
 from .statement_tables import StatementTables
 from .streams import Streams
 from .table import Table
@@ -389,6 +389,10 @@ class TableEnvironment:
 
     def _root(self, table: Table) -> Node:
         return self._execution.optimized((self._execution.named(table.relation),))[0]
+
+    def get_config(self) -> TableConfig:
+        """Return the settings of later statements, as SET has them."""
+        return TableConfig(self._execution.settings)
 
     def create_statement_set(self) -> StatementSet:
         """Return a set of INSERTs that become one job."""

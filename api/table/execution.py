@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.optimizer.explain import explain_tree
-from headrace.engine.optimizer.growth import Growth, states_of
+from headrace.engine.optimizer.growth import SETTING, Growth, states_of, ttl_text, ttls_of, with_time_to_live
 from headrace.engine.optimizer.optimizer import optimize
 from headrace.engine.optimizer.stored_plan import StoredPlan
 from headrace.engine.optimizer.stream_traits import takes_back
@@ -40,7 +40,7 @@ from ..sql.relations import Builder, Relation, renamed
 from ..stream.environment import StreamExecutionEnvironment
 from .analysis import analyzed_batches, analyzed_job
 from .catalog import CatalogTable
-from .compiled_plans import refuse_rows_at_hand, require_same
+from .compiled_plans import refuse_rows_at_hand, require_same, ttls_as_compiled
 from .conflicts import is_told_apart
 from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
 from .connectors.contract import Options, TableConnector
@@ -135,7 +135,10 @@ class Execution:
         if self.mode == "streaming":
             multi_joins = self.settings.value("table.optimizer.multi-join.enabled", default=False)
             streams = as_streams(self.new_id, shares=shares, multi_joins=multi_joins)
-            return optimize(roots, rules=(*streams, *as_tuned(self.new_id, self._tuning())))
+            # Rules go by the time to live; what they make has it, too.
+            ttl_ms: int = self.settings.value(SETTING, 0)
+            made = optimize(with_time_to_live(roots, ttl_ms), rules=(*streams, *as_tuned(self.new_id, self._tuning())))
+            return with_time_to_live(made, ttl_ms)
         return optimize(roots, rules=as_data_sets(self.new_id, self._source, _now_ms, shares=shares))
 
     def _tuning(self) -> Tuning:
@@ -279,6 +282,7 @@ class Execution:
             self.streams()
             fresh = beginning_of(roots, [sink_of(table) for table, _ in inserts], statements, None)
             require_same(compiled, fresh.upgrade.plan)
+            roots = with_time_to_live(roots, 0, ttls_as_compiled(compiled, fresh.upgrade))
         if self.mode == "batch":
             with self._set_up_for_batches(self.settings):
                 self._write_batches(inserts, roots)
@@ -469,10 +473,11 @@ def _warn_of_growth(roots: tuple[Node, ...]) -> None:
 
 
 def _changes_of(node: Node) -> str:
-    """Which changes a node gives, as Flink writes them, and which columns tell its rows apart."""
+    """Which changes a node gives, as Flink writes them, which columns tell its rows apart, and its time to live."""
     changes = "[I,UB,UA,D]" if takes_back(node) else "[I]"
     keys = " or ".join(f"({', '.join(key)})" for key in upsert_keys(node))
-    return f"{changes}, key {keys}" if keys else changes
+    ttl = ttl_text(ttls_of(node))
+    return ", ".join([changes, *([f"key {keys}"] if keys else []), *([f"time to live {ttl}"] if ttl else [])])
 
 
 def _orders_of(root: Node) -> tuple[Order, ...]:

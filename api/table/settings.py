@@ -9,6 +9,7 @@ Source: Flink's documentation ("Configuration", "SQL Client"), ``ExecutionOption
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, HeadraceError, nearest
 from headrace.engine.kernel.config import CheckpointingMode
+from headrace.engine.optimizer.growth import SETTING
 from headrace.engine.optimizer.tuning.choices import MiniBatches
 from headrace.state.values.durations import parse_duration_ms
 
@@ -26,7 +28,7 @@ from ..stream.environment import StreamExecutionEnvironment
 from ..stream.environment_settings import EnvironmentSettings
 from ..stream.restart_strategies import RestartStrategies
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "TableConfig"]
 
 Apply = Callable[[EnvironmentSettings, Any], Any]
 
@@ -203,6 +205,7 @@ _SETTINGS = (
     _Setting("table.exec.async-lookup.output-mode", _word("ordered", "allow_unordered")),
     _Setting("table.exec.async-lookup.timeout", _milliseconds(1)),
     _Setting("table.optimizer.multi-join.enabled", _flag),
+    _Setting(SETTING, _milliseconds(0)),
     _Setting("table.optimizer.reuse-sub-plan-enabled", _flag),
     _Setting("table.optimizer.agg-phase-strategy", _word("auto", "two_phase", "one_phase")),
     _Setting("sql-client.execution.result-mode", _word("table", "changelog", "tableau")),
@@ -258,6 +261,15 @@ class Settings:
         """Return the value of a key; the default if nothing was said."""
         text = self._texts.get(key)
         return default if text is None else _BY_KEY[key].parse(text)
+
+    def text(self, key: str) -> str | None:
+        """Return what a key was set to, as it was written; None if nothing was said.
+
+        Raises:
+            SqlError: If there is no such key.
+        """
+        setting = _setting(key)
+        return self._texts.get(setting.alias_of or key)
 
     @property
     def accepted(self) -> frozenset[str]:
@@ -338,6 +350,51 @@ class Settings:
                 self.value(f"{own}.jitter-factor", 0.1),
             )
             env.set_restart_strategy(strategy)
+
+
+class TableConfig:
+    """The settings of a table program; those that are set here count for later statements, as with SET.
+
+    Args:
+        settings: Where they are.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def set(self, key: str, value: Any) -> TableConfig:
+        """Give a key a value.
+
+        Raises:
+            SqlError: If there is no such key, or no such value of it.
+        """
+        self._settings.set(key, str(value).lower() if isinstance(value, bool) else str(value))
+        return self
+
+    def get(self, key: str, default_value: str) -> str:
+        """Return what a key was set to; the default if it was not.
+
+        Raises:
+            SqlError: If there is no such key.
+        """
+        found = self._settings.text(key)
+        return default_value if found is None else found
+
+    def set_idle_state_retention(self, duration: Any) -> TableConfig:
+        """Let state that is not written for so long be forgotten: ``table.exec.state.ttl``.
+
+        Args:
+            duration: A ``timedelta``, milliseconds, or a text such as ``"1 h"``; 0 for never.
+
+        Raises:
+            ConfigurationError: If it is none of these.
+            SqlError: If it is negative.
+        """
+        return self.set(SETTING, f"{parse_duration_ms(duration)} ms")
+
+    def get_idle_state_retention(self) -> datetime.timedelta:
+        """Return how long state is kept that is not written; 0 for ever."""
+        return datetime.timedelta(milliseconds=self._settings.value(SETTING, 0))
 
 
 def _setting(key: str) -> _Setting:

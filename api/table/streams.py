@@ -36,6 +36,7 @@ from headrace.engine.operators.columnar import SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.expanding import ExpandRows
 from headrace.engine.operators.mini_batch import MiniBatch
+from headrace.engine.optimizer.growth import ttls_of
 from headrace.engine.optimizer.stream_traits import (
     event_times,
     has_event_time,
@@ -282,19 +283,24 @@ class Streams:
         schema = node.inputs[0].schema
         assert schema is not None
         keys = self._keys(node, 0, keys)
-        operator = GroupAggregate(keys, aggregates, input_schema=schema, takes_back=takes_back(node.inputs[0]))
+        (ttl_ms,) = ttls_of(node)
+        operator = GroupAggregate(
+            keys, aggregates, input_schema=schema, takes_back=takes_back(node.inputs[0]), ttl_ms=ttl_ms
+        )
         return self._in_order(node, self._keyed(node, operator, self._input(node), keys))
 
     def top(self, node: TopN) -> DataStream:
         schema = node.inputs[0].schema
         assert schema is not None
         keys = self._keys(node, 0, () if node.key is None else node.key.names or ())
+        (ttl_ms,) = ttls_of(node)
         if node.refuses_others:
             self._require_cuts(node)
-            return self._keyed(node, OneRow(keys, input_schema=schema), self._input(node), keys)
+            return self._keyed(node, OneRow(keys, input_schema=schema, ttl_ms=ttl_ms), self._input(node), keys)
         operator = Rank(
             keys, _orders(node.orders), input_schema=schema, limit=node.limit - node.offset, offset=node.offset,
             number=node.number, takes_back=takes_back(node.inputs[0]), ties_keep_last=node.latest_first,
+            ttl_ms=ttl_ms,
         )  # fmt: skip
         return self._keyed(node, operator, self._input(node), keys)
 
@@ -331,9 +337,10 @@ class Streams:
         left_schema, right_schema = (one.schema for one in node.inputs)
         assert left_schema is not None
         assert right_schema is not None
+        left_ttl_ms, right_ttl_ms = ttls_of(node)
         operator = ChangelogJoin(
             *self._keys_of_join(node), node.how, left_schema=left_schema, right_schema=right_schema,
-            projection=node.projection, condition=node.condition,
+            projection=node.projection, condition=node.condition, ttls_ms=(left_ttl_ms, right_ttl_ms),
         )  # fmt: skip
         return self._joined(node, operator)
 
@@ -532,7 +539,8 @@ class Streams:
             operator = OverAggregate(keys, time, node.columns, input_schema=schema, frame=node.frame)
         else:
             orders = _orders(node.orders)
-            operator = ChangingOver(keys, orders, node.columns, input_schema=schema, frame=node.frame)
+            (ttl_ms,) = ttls_of(node)
+            operator = ChangingOver(keys, orders, node.columns, input_schema=schema, frame=node.frame, ttl_ms=ttl_ms)
         return self._keyed(node, operator, self._input(node), keys)
 
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from ..tables.columns import Integers
+from ..tables import kernels
+from ..tables.columns import Integers, Truths
 
-__all__ = ["Accumulator", "Touched"]
+__all__ = ["Accumulator", "Touched", "Unknown", "unknown_in"]
 
 
 class Touched:
@@ -38,6 +40,10 @@ class Touched:
     def codes(self) -> Integers:
         return self.groups[self.local]
 
+    def taken(self, rows: Integers) -> Touched:
+        """The same groups, of some of the records."""
+        return Touched(self.groups, self.local[rows], None if self.signs is None else self.signs[rows])
+
     @property
     def all_signs(self) -> Integers:
         return np.ones(len(self.local), np.int64) if self.signs is None else self.signs
@@ -45,6 +51,36 @@ class Touched:
     def once_each(self) -> Touched:
         """The same groups, with one record for each of them."""
         return Touched(self.groups, np.arange(len(self.groups)), None)
+
+
+class Unknown(NamedTuple):
+    """Records that take away what is not there, as it has expired.
+
+    Attributes:
+        is_ignored: Which records.
+        is_emptied: By touched group, whether it has lost its last record: it is begun anew then.
+        is_lasting: Which records count, as their group has not lost its last one behind them.
+    """
+
+    is_ignored: Truths
+    is_emptied: Truths
+    is_lasting: Truths
+
+
+def unknown_in(counts: Integers, local: Integers, signs: Integers) -> Unknown | None:
+    """Look for records that take away more than there is; None if no group comes to nothing on the way.
+
+    Args:
+        counts: How many records each touched group has.
+        local: For each record, the place of its group.
+        signs: 1 for each record that is added, -1 for each that is taken away, 0 for one that is not counted.
+    """
+    emptied, is_ignored = np.full(len(counts), -1, np.int64), np.zeros(len(local), np.uint8)
+    num_ignored = kernels.count_to_none(local, signs, counts.copy(), emptied, is_ignored)
+    if not num_ignored and (emptied < 0).all():
+        return None
+    ignored = is_ignored.view(np.bool_)
+    return Unknown(ignored, emptied >= 0, ~ignored & (np.arange(len(local)) > emptied[local]))
 
 
 class Accumulator(ABC):
@@ -96,8 +132,16 @@ class Accumulator(ABC):
         """
         return list(state)
 
-    def reset(self, groups: Integers) -> None:  # noqa: B027 - most come back to nothing by what is taken away
+    def reset(self, groups: Integers) -> None:  # noqa: B027 - what is computed of counts of values has nothing
         """Begin groups anew whose last record is gone."""
+
+    def counted(self, batch: pa.RecordBatch) -> Truths | None:
+        """Which records have a value that is counted (see `counts`); None for all."""
+        return None
+
+    def counts(self, groups: Integers) -> Integers | None:
+        """How many values groups have; None if it is not known by a number."""
+        return None
 
     @property
     @abstractmethod

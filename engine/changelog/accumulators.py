@@ -28,7 +28,7 @@ from ..functions.aggregates.contract import Aggregate, ColumnarAggregates
 from ..functions.aggregates.distinct import VALUE, OfDistinct
 from ..functions.aggregates.user_defined import UserAggregate
 from ..tables import kernels
-from ..tables.columns import Integers, StoredColumn, stored_column, validity
+from ..tables.columns import Integers, StoredColumn, Truths, stored_column, validity
 from ..tables.growing import grown
 from ..tables.value_counts import ValueCounts
 from .accumulator import Accumulator, Touched
@@ -74,6 +74,17 @@ class _OfNumbers(Accumulator):
 
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
         self._numbers.put(groups, [array.fill_null(0).to_numpy(zero_copy_only=False) for array in state])
+
+    def reset(self, groups: Integers) -> None:
+        self._numbers.put(groups, [np.zeros(len(groups), array.dtype) for array in self._numbers.of(groups)])
+
+    def counted(self, batch: pa.RecordBatch) -> Truths | None:
+        values = self._lifted(batch)
+        return None if values is None else validity(values)
+
+    def counts(self, groups: Integers) -> Integers | None:
+        counts: Integers = self._numbers.of(groups)[-1]
+        return counts
 
     @property
     def nbytes(self) -> int:
@@ -223,6 +234,17 @@ class _SumOfDecimals(Accumulator):
         (counts,) = self._counts.of(groups)
         np.add.at(counts, touched.local, parts[1].to_numpy())
         self._counts.put(groups, [counts])
+
+    def reset(self, groups: Integers) -> None:
+        self.put(groups, [pa.array([0] * len(groups), self._wide), pa.array(np.zeros(len(groups), np.int64))])
+
+    def counted(self, batch: pa.RecordBatch) -> Truths | None:
+        lifted = self._aggregate.lift(batch, 0)[0]
+        assert lifted is not None
+        return validity(lifted)
+
+    def counts(self, groups: Integers) -> Integers | None:
+        return self._counts.of(groups)[0]
 
     @property
     def nbytes(self) -> int:
@@ -416,6 +438,10 @@ class _OfParts(Accumulator):
     def nbytes(self) -> int:
         return self._is_held.nbytes + sum(part.nbytes for part in self._parts)
 
+    def reset(self, groups: Integers) -> None:
+        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
+        self._is_held[groups] = False
+
     def results(self, groups: Integers) -> pa.Array:
         return self._columns.finalise(self.state(groups))[0]
 
@@ -444,6 +470,7 @@ def accumulator_of(
     takes_back: bool,
     next_order: Callable[[], int],
     values_of: Callable[[Aggregate], tuple[ValueCounts, int]],
+    expires: bool = False,
 ) -> Accumulator:
     """How an aggregate is kept.
 
@@ -453,6 +480,7 @@ def accumulator_of(
         takes_back: Whether records are taken away again.
         next_order: Gives the place of the batch's first record in the order of arrival.
         values_of: Gives the counts of an aggregate's values, and the number of its filter there.
+        expires: Whether groups have a time to live, so that values may be taken away that are not there.
     """
     name = aggregate.name
     if isinstance(aggregate, OfDistinct):
@@ -473,7 +501,7 @@ def accumulator_of(
         values, number = values_of(aggregate)
         return _OfValues(lambda groups: values.extreme(name, number, groups))
     if takes_back and is_of_list(aggregate):
-        return ListedValues(aggregate, schema)
+        return ListedValues(aggregate, schema, expires=expires)
     if name == "avg":
         return _SumOfFloats(aggregate, is_average=True)
     if name == "sum":

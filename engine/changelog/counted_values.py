@@ -23,6 +23,7 @@ from ..columns.kernels import compute
 from ..functions.aggregates.contract import Aggregate
 from ..tables.columns import Integers, Truths, plain, validity
 from ..tables.key_index import KeyIndex
+from ..tables.key_times import KeyTimes
 from ..tables.value_counts import Filter, ValueCounts
 from .accumulator import Touched
 from .value_arguments import EXTREMES, filtered_argument, is_of_values, name_of_counts, name_of_values
@@ -102,6 +103,7 @@ class CountedValues(AskedValues):
         backend: The operator's keyed state.
         keys: Names and types of the key's columns.
         index: Gives keys their codes.
+        times: When keys were written, if they have a time to live.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class CountedValues(AskedValues):
         index: KeyIndex,
         *,
         takes_back: bool,
+        times: KeyTimes | None = None,
     ) -> None:
         super().__init__(aggregates, schema, takes_back=takes_back)
         self._tables: dict[_Structure, ValueCounts] = {}
@@ -123,7 +126,9 @@ class CountedValues(AskedValues):
             ]
             kind = counted.argument.output_type(schema)
             name = name_of_values(counted.argument)
-            self._tables[structure] = ValueCounts(backend, name, keys, index, kind, filters, is_attached=True)
+            self._tables[structure] = ValueCounts(
+                backend, name, keys, index, kind, filters, is_attached=True, times=times
+            )
 
     @property
     def tables(self) -> list[ValueCounts]:
@@ -152,6 +157,11 @@ class CountedValues(AskedValues):
             numbers = [count.to_numpy() for count in counts]
             is_sound &= table.add(np.repeat(codes, lengths), value, numbers, [None] * len(numbers))
         return is_sound
+
+    def forget(self, codes: Integers) -> None:
+        """Forget the values of keys, which have a time to live."""
+        for table in self._tables.values():
+            table.forget(codes)
 
     def compact(self) -> None:
         """Forget what is gone, of tables that are sparse."""

@@ -50,6 +50,7 @@ class GroupAggregate(Operator):
         aggregates: By the name of their result column; may be empty if there are keys.
         input_schema: Type of the records.
         takes_back: Whether changes may take records back; if not, no counts are kept that only this needs.
+        ttl_ms: How long a group is kept that has no change, by the clock; 0 for ever.
 
     Raises:
         ProgramError: If a column is not there, names collide, or an aggregate cannot be taken back.
@@ -64,13 +65,20 @@ class GroupAggregate(Operator):
     """A token, if it is to give all its rows once more when it goes on from what was kept."""
 
     def __init__(
-        self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], *, input_schema: pa.Schema, takes_back: bool
+        self,
+        keys: Sequence[str],
+        aggregates: Mapping[str, Aggregate],
+        *,
+        input_schema: pa.Schema,
+        takes_back: bool,
+        ttl_ms: int = 0,
     ) -> None:
         self.keys = tuple(keys)
         self.aggregates = checked_aggregates(aggregates) if aggregates or not keys else {}
         self.input_schema = input_schema
         self._schema = plain_schema(input_schema)
         self.takes_back = takes_back
+        self.ttl_ms = ttl_ms
         check_names("group by", self.keys, input_schema)
         twice = [name for name in self.aggregates if name in self.keys]
         if twice:
@@ -102,8 +110,9 @@ class GroupAggregate(Operator):
             from .grouped_state import GroupedState
 
             self._state: GroupedState = GroupedState(
-                context, self.keys, self.aggregates, self._schema, takes_back=self.takes_back
-            )
+                context, self.keys, self.aggregates, self._schema,
+                takes_back=self.takes_back, ttl_ms=self.ttl_ms,
+            )  # fmt: skip
             self._replay = Replay(context, self.replays, self._give_all)
 
     def _give_all(self) -> None:

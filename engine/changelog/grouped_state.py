@@ -5,6 +5,10 @@ Groups that are not in memory come back from their logs (`headrace.engine.tables
 
 The log has a row for each group that has changed: its key, the number of records (-1 once it is gone) and the
 accumulators; counts of values have logs of their own.
+
+With a time to live a group that has expired is forgotten as one without records is, and nothing goes out. What takes
+records back that have expired is passed over: nothing is taken from a group that has no records, nor from a count, a
+sum or a list of values that has none. A group whose last record is taken back begins anew, with whatever it has.
 """
 
 from __future__ import annotations
@@ -22,9 +26,11 @@ from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, Truths, same_rows
 from ..tables.growing import grown
 from ..tables.key_index import LocalCodes
+from ..tables.key_times import KeyTimes
+from ..tables.lifetime import lifetime_of
 from ..tables.resident_keys import ResidentKeys
 from ..tables.run_log import LogForm, LogRows, RunLog
-from .accumulator import Accumulator, Touched
+from .accumulator import Accumulator, Touched, unknown_in
 from .accumulators import accumulator_of
 from .changes import refuse_unknown_row
 from .counted_values import CountedValues
@@ -48,6 +54,7 @@ class GroupedState:
         aggregates: By name.
         schema: Of the records.
         takes_back: Whether records are taken back.
+        ttl_ms: How long a group lives that has no record; 0 for ever.
 
     Attributes:
         residents: Which groups are in memory.
@@ -62,6 +69,7 @@ class GroupedState:
         schema: pa.Schema,
         *,
         takes_back: bool,
+        ttl_ms: int = 0,
     ) -> None:
         self._backend = context.keyed_state
         self._schema = schema
@@ -74,14 +82,17 @@ class GroupedState:
         # Place of the next record in the order of arrival, for first and last; grows over restores.
         self._orders = context.operator_state.union_list_state("orders")
         self._next_order = max(self._orders.get(), default=0)
+        lifetime = lifetime_of(context, ttl_ms)
+        self._times = None if lifetime is None else KeyTimes(self._backend, self._keys, self._index, lifetime)
         self._values = CountedValues(
-            self._aggregates, schema, self._backend, self._keys, self._index, takes_back=takes_back
+            self._aggregates, schema, self._backend, self._keys, self._index, takes_back=takes_back, times=self._times
         )
         self._accumulators = self._fresh_accumulators()
         self._partial = PartialColumns(self._keys, self._accumulators, self._values)
         self._begin_groups()
-        self.log = RunLog(self._backend, "groups", self._keys, self._log_fields(), FORM_OF_GROUPS)
-        self.residents.attach(*self._values.tables, self)
+        is_over = None if self._times is None else self._times.is_over
+        self.log = RunLog(self._backend, "groups", self._keys, self._log_fields(), FORM_OF_GROUPS, is_over)
+        self.residents.attach(*([] if self._times is None else [self._times]), *self._values.tables, self)
 
     def _fresh_accumulators(self) -> dict[str, Accumulator]:
         return {
@@ -91,6 +102,7 @@ class GroupedState:
                 takes_back=self._takes_back,
                 next_order=lambda: self._next_order,
                 values_of=self._values.of,
+                expires=self._times is not None,
             )
             for name, aggregate in self._aggregates.items()
         }
@@ -121,19 +133,31 @@ class GroupedState:
         touched = Touched(*self._local.of(codes, len(self._index)), signs)
         groups = touched.groups
         self._make_room(len(self._index))
+        if self._times is not None:
+            self._times.lifetime.begin()
+            self._expire(self._times.expired(groups))
         had_row, before = self._has_row[groups], self._results(groups)
+        is_written = np.ones(len(groups), np.bool_)
         if is_partial:
             self._merge(batch, touched, codes)
-        else:
+        elif self._times is None:
             self._add(batch, touched, codes)
-        has_row = self._num_records[groups] > 0 if self._keys else np.ones(len(groups), np.bool_)
+        else:
+            is_written = self._add_known(batch, touched, codes)
+        has_row = self._num_records[groups] > 0 if self._keys else had_row | is_written
         self._has_row[groups] = has_row
         self._is_changed[groups] = True
         self._num_live += int(has_row.sum()) - int(had_row.sum())
         for accumulator in self._accumulators.values():
             accumulator.reset(groups[~has_row])
-        made = self._changes(groups, before, had_row, has_row)
+        # What reads the changes has a time to live, too: it hears that the group lives, though nothing has changed.
+        is_heard = is_written if self._times is not None and self._accumulators else None
+        made = self._changes(groups, before, had_row, has_row, is_heard)
         self._next_order += batch.num_rows
+        if self._times is not None:
+            self._times.touch(groups[is_written & has_row])
+            self._times.forget(groups[~has_row])
+            self._expire(self._times.swept())
         if len(self._index) - self._num_live > max(self._num_live, _MIN_DEAD):
             self.residents.keep(np.flatnonzero(self._has_row[: len(self._index)]))
         self._values.compact()
@@ -145,6 +169,9 @@ class GroupedState:
         for codes in self.residents.in_parts():
             self._make_room(len(self._index))
             groups = codes[self._has_row[codes]]
+            if self._times is not None:
+                self._times.lifetime.begin()
+                groups = np.setdiff1d(groups, self._times.expired(groups), assume_unique=True)
             if len(groups):
                 yield [*self._index.take(groups), *self._results(groups)]
             self.residents.make_room()
@@ -196,17 +223,19 @@ class GroupedState:
             refuse_unknown_row(batch.columns, batch.schema.names, int(np.argmax(touched.all_signs < 0)))
         for name, accumulator in self._accumulators.items():
             try:
-                accumulator.add(batch, touched)
+                accumulator.add(*self._known_to(accumulator, batch, touched))
             except HeadraceError as error:
                 error.context.setdefault("aggregate", f"{name} = {self._aggregates[name]!r}")
                 raise
 
     def _changes(
-        self, groups: Integers, before: list[pa.Array], had_row: Truths, has_row: Truths
+        self, groups: Integers, before: list[pa.Array], had_row: Truths, has_row: Truths, is_heard: Truths | None
     ) -> tuple[list[pa.Array], RowKinds]:
-        """What the groups' rows were and what they are, key by key, where they differ."""
+        """What the groups' rows were and what they are, key by key, where they differ or are to be heard of."""
         num, after = len(groups), self._results(groups)
         differs = ~same_rows(before, after, num) if had_row.any() else np.ones(num, np.bool_)
+        if is_heard is not None:
+            differs |= is_heard
         takes_back = had_row & (differs | ~has_row)
         gives = has_row & (differs | ~had_row)
         places = np.stack([np.arange(num), np.arange(num, 2 * num)], axis=1)
@@ -217,6 +246,61 @@ class GroupedState:
         keys = self._index.take(np.concatenate([groups, groups])[chosen.to_numpy()])
         results = [pa.concat_arrays([one, other]).take(chosen) for one, other in zip(before, after, strict=True)]
         return [*keys, *results], kinds
+
+    # -- time to live --------------------------------------------------------------------------------------------------
+
+    def _expire(self, groups: Integers) -> None:
+        """Forget groups that have expired; some may be none."""
+        assert self._times is not None
+        live = groups[self._has_row[groups]]
+        self._begin_anew(live)
+        self._values.forget(groups)
+        self._times.forget(groups)
+        self._has_row[live] = False
+        self._num_live -= len(live)
+        self._times.lifetime.count(num_expired=len(live))
+
+    def _begin_anew(self, groups: Integers) -> None:
+        self._num_records[groups] = 0
+        self._is_changed[groups] = True
+        for accumulator in self._accumulators.values():
+            accumulator.reset(groups)
+
+    def _add_known(self, batch: pa.RecordBatch, touched: Touched, codes: Integers) -> Truths:
+        """Add records, but for those that take back what has expired; returns which groups others have touched."""
+        assert self._times is not None
+        groups, signs = touched.groups, touched.signs
+        unknown = None if signs is None else unknown_in(self._num_records[groups], touched.local, signs)
+        if unknown is None:
+            self._add(batch, touched, codes)
+            return np.ones(len(groups), np.bool_)
+        emptied = groups[unknown.is_emptied]
+        self._begin_anew(emptied)
+        self._values.forget(emptied)
+        self._times.lifetime.count(num_ignored=int(unknown.is_ignored.sum()))
+        rows = np.flatnonzero(unknown.is_lasting)
+        self._add(batch.take(pa.array(rows)), touched.taken(rows), codes[rows])
+        is_written = np.zeros(len(groups), np.bool_)
+        is_written[touched.local[~unknown.is_ignored]] = True
+        return is_written
+
+    def _known_to(
+        self, accumulator: Accumulator, batch: pa.RecordBatch, touched: Touched
+    ) -> tuple[pa.RecordBatch, Touched]:
+        """The records without those whose values an aggregate cannot take away, as it has none."""
+        if self._times is None or touched.signs is None:
+            return batch, touched
+        counts = accumulator.counts(touched.groups)
+        if counts is None:
+            return batch, touched
+        is_counted = accumulator.counted(batch)
+        signs = touched.signs if is_counted is None else np.where(is_counted, touched.signs, 0)
+        unknown = unknown_in(counts, touched.local, signs)
+        if unknown is None:
+            return batch, touched
+        accumulator.reset(touched.groups[unknown.is_emptied])
+        rows = np.flatnonzero(unknown.is_lasting)
+        return batch.take(pa.array(rows)), touched.taken(rows)
 
     # -- room ----------------------------------------------------------------------------------------------------------
 
@@ -267,6 +351,10 @@ class GroupedState:
 
     def persist_all(self) -> None:
         """Write what has changed of all that is kept."""
+        if self._times is not None:
+            self._times.lifetime.begin()
+            self._expire(self._times.swept(is_forced=True))
+            self._times.lifetime.snapshot()
         self.residents.persist()
         self._orders.update([self._next_order])
 

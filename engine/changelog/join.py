@@ -50,6 +50,7 @@ class ChangelogJoin(Operator):
         projection: The columns of the result: side (0 or 1), column there, name in the result. Of semi and anti joins
             those of side 1 are no columns of the result; the condition may read them.
         condition: What else must be true of a pair, by names of the projection.
+        ttls_ms: How long rows of either side are kept that are not written, by the clock; 0 for ever.
 
     Raises:
         ProgramError: If columns are not there, keys do not fit each other, names collide, or nothing is projected.
@@ -71,6 +72,7 @@ class ChangelogJoin(Operator):
         right_schema: pa.Schema,
         projection: Sequence[tuple[int, str, str]],
         condition: Expression | None = None,
+        ttls_ms: tuple[int, int] = (0, 0),
     ) -> None:
         kinds = [kind.value for kind in JoinType]
         if how not in kinds:
@@ -82,6 +84,7 @@ class ChangelogJoin(Operator):
         self._plain = (plain_schema(left_schema), plain_schema(right_schema))
         self.projection = [(side, column, name) for side, column, name in projection]
         self.condition = condition
+        self.ttls_ms = ttls_ms
         self._check_keys()
         self._check_projection()
 
@@ -127,8 +130,9 @@ class ChangelogJoin(Operator):
             from .join_state import JoinState
 
             self._state: JoinState = JoinState(
-                context, self.join_type, self.keys, self._plain, self.projection, self.condition
-            )
+                context, self.join_type, self.keys, self._plain, self.projection, self.condition,
+                self.ttls_ms,
+            )  # fmt: skip
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         if batch.num_rows == 0:

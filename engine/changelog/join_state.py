@@ -6,6 +6,11 @@ What goes out is a list of *places*: a row of the batch, or none, and a row of t
 of places at the end, for so many at a time.
 
 Rows that nobody can match (their key has a null) are not kept: what they give, they give when they come.
+
+With a time to live each row is kept until it was not written for so long: it is written when it comes, and when its
+number of matches is counted anew. A row that has expired matches nothing any more, and its pairs stay where they are; a
+row that is taken back and is not there, as it has expired, gives nothing. The number of matches is that of the pairs
+that are out, so that it is never below zero: a row that has expired still counts as a match.
 """
 
 from __future__ import annotations
@@ -22,12 +27,13 @@ from ..columns.records import MAX_BATCH_ROWS, Batch, RowKind, RowKinds
 from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, Truths, fields_of, validity
 from ..tables.key_index import LocalCodes
+from ..tables.lifetime import lifetime_of
 from ..tables.resident_keys import ResidentKeys
 from ..tables.row_store import RowStore
 from .changes import adds, refuse_unknown_row
 from .join_type import JoinType
 
-__all__ = ["JoinState", "codes_of_keys", "make_room", "put_away"]
+__all__ = ["JoinState", "Moved", "codes_of_keys", "make_room", "put_away"]
 
 _MIN_DEAD = 1_024
 _STORES = ("left", "right")
@@ -48,6 +54,22 @@ class _Turned(NamedTuple):
     unmatched: Integers
 
 
+class Moved(NamedTuple):
+    """What a batch has done to the rows of an input.
+
+    Attributes:
+        is_moved: Which rows of the batch have moved anything.
+        is_known: Which do not take back what has expired.
+        removed: Those that have taken a row back.
+        numbers: What these rows carried.
+    """
+
+    is_moved: Truths
+    is_known: Truths
+    removed: Integers
+    numbers: Integers
+
+
 _NONE = np.zeros(0, np.int64)
 
 
@@ -61,6 +83,7 @@ class JoinState:
         schemas: Of the records, of both sides.
         projection: Side, column there, name in the result.
         condition: What else must be true of a pair.
+        ttls_ms: How long rows of either side live; 0 for ever.
 
     Attributes:
         residents: Which keys are in memory.
@@ -74,6 +97,7 @@ class JoinState:
         schemas: tuple[pa.Schema, pa.Schema],
         projection: Sequence[tuple[int, str, str]],
         condition: Expression | None,
+        ttls_ms: tuple[int, int] = (0, 0),
     ) -> None:
         self._type = join_type
         self._key_names = keys
@@ -83,6 +107,7 @@ class JoinState:
         self._kept = [list(dict.fromkeys(column for of, column, _ in projection if of == side)) for side in (0, 1)]
         self.residents = ResidentKeys(context.keyed_state, [schemas[0].field(name).type for name in keys[0]])
         self._index = self.residents.index
+        self._lifetimes = [lifetime_of(context, ttl, name) for ttl, name in zip(ttls_ms, _STORES, strict=True)]
         self._stores = [
             RowStore(
                 context.keyed_state,
@@ -91,6 +116,7 @@ class JoinState:
                 self._index,
                 [schemas[side].field(name) for name in self._kept[side]],
                 is_attached=True,
+                lifetime=self._lifetimes[side],
             )
             for side in (0, 1)
         ]
@@ -118,9 +144,12 @@ class JoinState:
             UserFunctionError: If one is taken back that was not there.
         """
         codes = codes_of_keys(self.residents, self.key_columns(batch, side), batch.num_rows)
+        self._begin()
         rows, ids = self._matches(batch, codes, side)
         num_matches = np.bincount(rows, minlength=batch.num_rows)
-        is_moved = self._keep(batch, codes, signs, num_matches, side)
+        is_moved, is_known = self._keep(batch, codes, signs, num_matches, side)
+        if not is_known.all():
+            rows, ids = rows[is_known[rows]], ids[is_known[rows]]
         turned = self._count(rows, ids, signs, 1 - side)
         kinds = np.zeros(batch.num_rows, np.int8) if kinds is None else kinds
         places = self._places(rows, ids, num_matches, is_moved, turned, kinds, side)
@@ -133,7 +162,11 @@ class JoinState:
 
     def _matches(self, batch: pa.RecordBatch, codes: Integers, side: int) -> tuple[Integers, Integers]:
         """The pairs of rows of the batch and rows of the other side that match, in order of the batch."""
-        rows, ids = self._stores[1 - side].by_key.of(codes)
+        store = self._stores[1 - side]
+        rows, ids = store.by_key.of(codes)
+        if self._lifetimes[1 - side] is not None:
+            lives = ~store.is_expired(ids)
+            rows, ids = rows[lives], ids[lives]
         if self._condition is None or not len(rows):
             return rows, ids
         is_true = []
@@ -146,10 +179,18 @@ class JoinState:
 
     def _keep(
         self, batch: pa.RecordBatch, codes: Integers, signs: Integers | None, num_matches: Integers, side: int
-    ) -> Truths:
-        """Add rows to their store, and take others out; returns which rows of the batch have moved anything."""
-        counts = self._type.counts_matches[side]
-        return put_away(self._stores[side], batch, self._kept[side], codes, signs, num_matches if counts else None)
+    ) -> tuple[Truths, Truths]:
+        """Add rows to their store, and take others out; returns which rows of the batch have moved anything, and which
+        do not take back what has expired.
+
+        Where rows of the other side expire, what is taken back has had the matches that it carries, and not those that
+        are found: their pairs are out.
+        """
+        store, counts = self._stores[side], self._type.counts_matches[side]
+        moved = put_away(store, batch, self._kept[side], codes, signs, num_matches if counts else None)
+        if counts and self._lifetimes[1 - side] is not None:
+            num_matches[moved.removed] = moved.numbers
+        return moved.is_moved, moved.is_known
 
     def _count(self, rows: Integers, ids: Integers, signs: Integers | None, side: int) -> _Turned:
         """Count the matches of rows of the other side."""
@@ -160,7 +201,8 @@ class JoinState:
         net = np.bincount(local, None if signs is None else signs[rows], len(touched)).astype(np.int64)
         before = store.numbers[touched]
         after = before + net
-        store.set_numbers(touched[net != 0], after[net != 0])
+        is_written = net != 0 if self._lifetimes[side] is None else np.ones(len(net), np.bool_)
+        store.set_numbers(touched[is_written], after[is_written])
         return _Turned(touched[(before == 0) & (after > 0)], touched[(before > 0) & (after == 0)])
 
     # -- what goes out -------------------------------------------------------------------------------------------------
@@ -232,8 +274,18 @@ class JoinState:
 
     # -- room and state ------------------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        for lifetime in self._lifetimes:
+            if lifetime is not None:
+                lifetime.begin()
+
     def persist_all(self) -> None:
         """Write what has changed."""
+        self._begin()
+        for store, lifetime in zip(self._stores, self._lifetimes, strict=True):
+            if lifetime is not None:
+                store.sweep(is_forced=True)
+                lifetime.snapshot()
         self.residents.persist()
 
 
@@ -256,10 +308,11 @@ def put_away(
     codes: Integers,
     signs: Integers | None,
     numbers: Integers | None = None,
-) -> Truths:
-    """Add rows to a store and take others out of it; returns which rows of the batch have moved anything.
+) -> Moved:
+    """Add rows to a store and take others out of it.
 
-    A row that is taken back by the batch that has brought it has not.
+    A row that is taken back by the batch that has brought it has moved nothing, nor has one that takes back what has
+    expired.
 
     Args:
         store: The rows of an input.
@@ -270,30 +323,40 @@ def put_away(
         numbers: What the rows carry.
 
     Raises:
-        UserFunctionError: If one is taken back that was not there.
+        UserFunctionError: If one is taken back that was not there, and cannot have expired.
     """
     kept = [batch.column(name) for name in names]
-    is_known = codes >= 0
-    added = np.flatnonzero(is_known if signs is None else is_known & (signs > 0))
+    has_key, size = codes >= 0, store.size
+    added = np.flatnonzero(has_key if signs is None else has_key & (signs > 0))
     ids = store.add(codes[added], _taken(kept, added), None if numbers is None else numbers[added])
-    is_moved = np.ones(batch.num_rows, np.bool_)
+    is_moved, is_known = np.ones((2, batch.num_rows), np.bool_)
     if signs is None:
-        return is_moved
-    removed = np.flatnonzero(is_known & (signs < 0))
-    found = store.find(codes[removed], _taken(kept, removed), latest=True)
-    if (found < 0).any():
-        refuse_unknown_row(batch.columns, batch.schema.names, int(removed[np.argmin(found)]))
+        return Moved(is_moved, is_known, _NONE, _NONE)
+    removed = np.flatnonzero(has_key & (signs < 0))
+    if store.lifetime is None:
+        found = store.find(codes[removed], _taken(kept, removed), latest=True)
+        if (found < 0).any():
+            refuse_unknown_row(batch.columns, batch.schema.names, int(removed[np.argmin(found)]))
+    else:
+        # The latest one would be that which an update has just written, and the time of the other would stay.
+        limits = size + np.cumsum(has_key & (signs > 0))[removed]
+        found = store.find(codes[removed], _taken(kept, removed), latest=False, limits=limits)
+        is_known[removed[found < 0]] = is_moved[removed[found < 0]] = False
+        store.lifetime.count(num_ignored=int((found < 0).sum()))
+        removed, found = removed[found >= 0], found[found >= 0]
+    carried = store.numbers[found]
     store.remove(found)
     if len(ids):
         is_undone = found >= ids[0]
         is_moved[removed[is_undone]] = False
         is_moved[added[found[is_undone] - ids[0]]] = False
-    return is_moved
+    return Moved(is_moved, is_known, removed, carried)
 
 
 def make_room(residents: ResidentKeys, stores: Sequence[RowStore]) -> None:
     """Forget rows and keys that are gone, and put keys aside for which there is no room."""
     for store in stores:
+        store.sweep()
         if store.is_sparse:
             store.compact()
     num_keys = len(residents.index)

@@ -21,7 +21,7 @@ from ..columns.kernels import compute
 from ..functions.aggregates.contract import Aggregate
 from ..tables.columns import Integers, stored_column
 from ..tables.growing import grown
-from .accumulator import Accumulator, Touched
+from .accumulator import Accumulator, Touched, unknown_in
 from .final_table import comparable
 from .value_arguments import ENDS
 
@@ -29,10 +29,17 @@ __all__ = ["ListedValues"]
 
 
 class ListedValues(Accumulator):
-    """The lists of all groups, and what one aggregate makes of them."""
+    """The lists of all groups, and what one aggregate makes of them.
 
-    def __init__(self, aggregate: Aggregate, schema: pa.Schema) -> None:
+    Args:
+        aggregate: The aggregate.
+        schema: Of the records.
+        expires: Whether groups have a time to live: a value that is taken back and is not there is passed over then.
+    """
+
+    def __init__(self, aggregate: Aggregate, schema: pa.Schema, *, expires: bool = False) -> None:
         self._aggregate = aggregate
+        self._expires = expires
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
         self._kind = self._lifted(empty).type
         self.fields = [pa.field("values", pa.list_(self._kind))]
@@ -50,6 +57,8 @@ class ListedValues(Accumulator):
         lengths = compute().list_value_length(held).fill_null(0).to_numpy()
         given = self._lifted(batch).cast(self._kind)
         signs = np.where(np.asarray(given.is_valid()), touched.all_signs, 0)
+        if self._expires and (signs < 0).any():
+            signs = self._known(held, lengths, given, touched.local, signs)
         added, taken = np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)
         groups = np.concatenate([np.repeat(np.arange(len(lengths)), lengths), touched.local[added]])
         values = pa.concat_arrays([held.flatten(), given.take(pa.array(added))])
@@ -59,6 +68,20 @@ class ListedValues(Accumulator):
         order = np.argsort(groups, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=len(lengths)))]).astype(np.int32)
         self.put(touched.groups, [pa.ListArray.from_arrays(pa.array(offsets), values.take(pa.array(order)))])
+
+    def _known(self, held: pa.Array, lengths: Integers, given: pa.Array, local: Integers, signs: Integers) -> Integers:
+        """The signs of records, 0 for those that take back what is not there when they come."""
+        owners = np.concatenate([np.repeat(np.arange(len(lengths)), lengths), local])
+        values = comparable(pa.concat_arrays([held.flatten(), given]))
+        codes = Groups.of([pa.array(owners), values]).codes
+        num_held = len(owners) - len(local)
+        counts = np.bincount(codes[:num_held], minlength=int(codes.max()) + 1).astype(np.int64)
+        unknown = unknown_in(counts, codes[num_held:].astype(np.int64), signs)
+        return signs if unknown is None else np.where(unknown.is_ignored, 0, signs)
+
+    def reset(self, groups: Integers) -> None:
+        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
+        self._is_held[groups] = False
 
     def results(self, groups: Integers) -> pa.Array:
         lists = self.state(groups)[0]

@@ -38,10 +38,13 @@ class OneRow(Rank):
     Args:
         keys: Names of the key's columns, by which the input is keyed.
         input_schema: Type of the records.
+        ttl_ms: How long a key's rows are known that do not change, by the clock; 0 for ever.
     """
 
-    def __init__(self, keys: Sequence[str], *, input_schema: pa.Schema) -> None:
-        super().__init__(keys, (), input_schema=input_schema, limit=1, takes_back=True, ties_keep_last=True)
+    def __init__(self, keys: Sequence[str], *, input_schema: pa.Schema, ttl_ms: int = 0) -> None:
+        super().__init__(
+            keys, (), input_schema=input_schema, limit=1, takes_back=True, ties_keep_last=True, ttl_ms=ttl_ms
+        )
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

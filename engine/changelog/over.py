@@ -65,12 +65,14 @@ class ChangingOver(Operator):
         *,
         input_schema: pa.Schema,
         frame: Frame | None = None,
+        ttl_ms: int = 0,
     ) -> None:
         self.partition_keys = tuple(partition_keys)
         self.orders = tuple(orders)
         self.columns = dict(columns)
         self.input_schema = input_schema
         self.frame = frame
+        self.ttl_ms = ttl_ms
         self._schema = plain_schema(input_schema)
         check_names("partition by", self.partition_keys, input_schema)
         check_names("order by", [column for column, _, _ in self.orders], input_schema)
@@ -96,7 +98,7 @@ class ChangingOver(Operator):
 
             new = {name: (one, self._output.field(name).type) for name, one in self.columns.items()}
             self._state: ChangingOverState = ChangingOverState(
-                context, self._schema, self.partition_keys, self.orders, new, self.frame
+                context, self._schema, self.partition_keys, self.orders, new, self.frame, self.ttl_ms
             )
 
     def process_batch(self, batch: Batch, input_index: int) -> None:

@@ -18,10 +18,10 @@ from ..frames.ordered_rows import first_of_runs
 from ..frames.over_columns import OverColumns, by_distance, used_names
 from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, same_rows
+from ..tables.expiring_rows import ExpiringRows
 from ..tables.key_index import LocalCodes
 from ..tables.ordering import sort_key, sorted_rows
 from ..tables.resident_keys import ResidentKeys
-from ..tables.row_store import RowStore
 from ..tables.run_log import LogRows
 from .changes import refuse_unknown_row
 
@@ -48,6 +48,7 @@ class ChangingOverState:
         orders: Column, whether the smallest comes first, whether null does.
         columns: What is computed, and its type, by name.
         frame: Which rows aggregates see.
+        ttl_ms: How long a partition lives in which nothing is written; 0 for ever.
 
     Attributes:
         residents: Which partitions are in memory.
@@ -62,6 +63,7 @@ class ChangingOverState:
         orders: Sequence[tuple[str, bool, bool | None]],
         columns: Mapping[str, tuple[Any, pa.DataType]],
         frame: Frame | None,
+        ttl_ms: int = 0,
     ) -> None:
         keys = [schema.field(key) for key in partition_keys]
         self._schema = schema
@@ -73,10 +75,11 @@ class ChangingOverState:
         self._frame = frame
         self.residents = ResidentKeys(context.keyed_state, [key.type for key in keys])
         self._index = self.residents.index
-        self._store = RowStore(context.keyed_state, "rows", keys, self._index, list(schema), is_attached=True)
+        self._rows = ExpiringRows(context, keys, self._index, schema, ttl_ms, refuse_unknown_row)
+        self._store = self._rows.store
         self.log = self._store.log
         self._local = LocalCodes()
-        self.residents.attach(self)
+        self.residents.attach(*self._rows.tables, self)
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
@@ -92,28 +95,23 @@ class ChangingOverState:
         """
         codes = self.residents.codes_of(self.key_columns(batch), batch.num_rows)
         touched, _ = self._local.of(codes, len(self._index))
-        before = self._given(touched)
+        self._rows.forget(self._rows.begin(codes))
+        before, size = self._given(touched), self._store.size
         is_added = np.ones(batch.num_rows, np.bool_) if signs is None else signs > 0
         added = np.flatnonzero(is_added)
         columns = batch.columns if signs is None else [column.take(pa.array(added)) for column in batch.columns]
-        self._store.add(codes[added], columns)
-        self._remove(batch, codes, np.flatnonzero(~is_added))
+        ids = self._store.add(codes[added], columns)
+        if signs is not None:
+            self._store.remove(self._rows.taken_back(batch, codes, is_added, size)[1])
         made = self._changes(before, self._given(touched))
+        self._rows.written(ids)
+        self._rows.forget(self._rows.swept())
         self._make_room()
         return made
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The columns of records' keys."""
         return [batch.column(key) for key in self._keys]
-
-    def _remove(self, batch: pa.RecordBatch, codes: Integers, rows: Integers) -> None:
-        if not len(rows):
-            return
-        columns = [column.take(pa.array(rows)) for column in batch.columns]
-        found = self._store.find(codes[rows], columns, latest=False)
-        if (found < 0).any():
-            refuse_unknown_row(batch.columns, self._schema.names, int(rows[np.argmin(found)]))
-        self._store.remove(found)
 
     def _given(self, touched: Integers) -> _Given:
         """The rows of partitions in order, with their new columns."""
@@ -217,4 +215,5 @@ class ChangingOverState:
 
     def persist_all(self) -> None:
         """Write what has changed."""
+        self._rows.forget(self._rows.before_snapshot())
         self.residents.persist()

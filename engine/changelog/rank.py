@@ -50,6 +50,7 @@ class Rank(Operator):
         number: Name of the column for the row's number, from 1 on, as int64; None for none.
         takes_back: Whether changes may take rows back.
         ties_keep_last: Whether of rows that are equal in that order the later one comes first.
+        ttl_ms: How long a partition is kept in which nothing changes, by the clock; 0 for ever.
 
     Raises:
         ProgramError: If a column is not there, the number's name is taken, or limit or offset mean nothing.
@@ -74,6 +75,7 @@ class Rank(Operator):
         number: str | None = None,
         takes_back: bool,
         ties_keep_last: bool = False,
+        ttl_ms: int = 0,
     ) -> None:
         self.partition_keys = tuple(partition_keys)
         self.orders = tuple(orders)
@@ -84,6 +86,7 @@ class Rank(Operator):
         self.number = number
         self.takes_back = takes_back
         self.ties_keep_last = ties_keep_last
+        self.ttl_ms = ttl_ms
         check_names("partition by", self.partition_keys, input_schema)
         check_names("order by", [column for column, _, _ in self.orders], input_schema)
         if limit < 1 or offset < 0:
@@ -113,6 +116,7 @@ class Rank(Operator):
                 is_numbered=self.number is not None,
                 takes_back=self.takes_back,
                 ties_keep_last=self.ties_keep_last,
+                ttl_ms=self.ttl_ms,
             )
             self._replay = Replay(context, self.replays, self._give_all)
 

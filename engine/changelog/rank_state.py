@@ -6,6 +6,9 @@ lost a row, all rows of the partition. The lists before and after tell what goes
 
 The *bound* of a partition whose list is full is the first sort key of its last row, if that is not null and means the
 same in every batch: a row behind it cannot be among the first ones.
+
+With a time to live a partition that has expired is forgotten whole, and nothing goes out. A row that is taken back and
+is not there, as it has expired, is passed over.
 """
 
 from __future__ import annotations
@@ -19,12 +22,13 @@ import pyarrow as pa
 from ..columns.records import RowKind, RowKinds
 from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, Truths, same_rows
+from ..tables.expiring_rows import ExpiringRows
 from ..tables.growing import grown
 from ..tables.hashes import hash_rows
 from ..tables.key_index import LocalCodes
 from ..tables.ordering import first_of_groups, is_lasting, sort_key, sorted_rows
 from ..tables.resident_keys import ResidentKeys
-from ..tables.row_store import Chains, RowStore
+from ..tables.row_store import Chains
 from ..tables.run_log import LogRows
 from .changes import refuse_unknown_row
 
@@ -54,6 +58,7 @@ class RankState:
         is_numbered: Whether the number of a row is part of the result.
         takes_back: Whether rows are taken back.
         ties_keep_last: Whether of equal rows the later one comes first.
+        ttl_ms: How long a partition lives in which nothing is written; 0 for ever.
 
     Attributes:
         residents: Which partitions are in memory.
@@ -78,6 +83,7 @@ class RankState:
         is_numbered: bool,
         takes_back: bool,
         ties_keep_last: bool,
+        ttl_ms: int = 0,
     ) -> None:
         keys = [schema.field(key) for key in partition_keys]
         self._names = schema.names
@@ -90,11 +96,12 @@ class RankState:
         self._has_bounds = bool(orders) and is_lasting(schema.field(orders[0][0]).type)
         self.residents = ResidentKeys(context.keyed_state, [key.type for key in keys])
         self._index = self.residents.index
-        self._store = RowStore(context.keyed_state, "rows", keys, self._index, list(schema), is_attached=True)
+        self._rows = ExpiringRows(context, keys, self._index, schema, ttl_ms, refuse_unknown_row)
+        self._store = self._rows.store
         self.log = self._store.log
         self._local = LocalCodes()
         self._begin_lists()
-        self.residents.attach(self)
+        self.residents.attach(*self._rows.tables, self)
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 
@@ -110,15 +117,19 @@ class RankState:
         """
         codes = self.residents.codes_of(self.key_columns(batch), batch.num_rows)
         self._make_room_for_lists()
+        self._forget(self._rows.begin(codes))
         may_be_first = self._within_bounds(batch, codes)
         is_added = np.ones(batch.num_rows, np.bool_) if signs is None else signs > 0
         kept = np.flatnonzero(is_added) if self._takes_back else self._first_of_batch(batch, codes, may_be_first)
         columns = [column if len(kept) == len(column) else column.take(pa.array(kept)) for column in batch.columns]
+        size = self._store.size
         ids = self._store.add(codes[kept], columns)
         self._is_listed = grown(self._is_listed, self._store.size, False)
-        gone = self._remove(batch, codes, np.flatnonzero(~is_added))
+        gone = self._remove(batch, codes, is_added, size)
         come = ids[may_be_first[kept] & (self._store.codes[ids] >= 0)]
         made = self._listed_anew(come, gone)
+        self._rows.written(ids)
+        self._forget(self._rows.swept())
         self._make_room()
         return made
 
@@ -126,6 +137,7 @@ class RankState:
         """Yield the rows that are given, some at a time: the columns of the result."""
         for codes in self.residents.in_parts():
             self._make_room_for_lists()
+            codes = self._rows.living(codes)
             owners, ids = self._lists.of(codes)
             places = _places_in(owners)
             is_given = places >= self._first_place
@@ -143,7 +155,7 @@ class RankState:
         """
         codes = self.residents.codes_of(keys, num_keys)
         self._make_room_for_lists()
-        counts = self._store.by_key.counts_of(codes)
+        counts = np.where(np.isin(codes, self._rows.living(codes)), self._store.by_key.counts_of(codes), 0)
         self.residents.make_room()
         return counts
 
@@ -171,17 +183,32 @@ class RankState:
         first: Integers = np.sort(self._first_of(partitions, rows, columns).ids)
         return first
 
-    def _remove(self, batch: pa.RecordBatch, codes: Integers, rows: Integers) -> Integers:
-        """Take rows out of the store; returns the codes of partitions whose lists were full and have lost one."""
-        if not len(rows):
+    def _remove(self, batch: pa.RecordBatch, codes: Integers, is_added: Truths, size: int) -> Integers:
+        """Take rows out of the store; returns the codes of partitions whose lists were full and have lost one.
+
+        Args:
+            batch: The records.
+            codes: Of their partitions.
+            is_added: Which of them were added.
+            size: Of the store before.
+        """
+        if is_added.all():
             return np.zeros(0, np.int64)
-        columns = [column.take(pa.array(rows)) for column in batch.columns]
-        found = self._store.find(codes[rows], columns, latest=False)
-        if (found < 0).any():
-            refuse_unknown_row(batch.columns, self._names, int(rows[np.argmin(found)]))
+        owners, found = self._rows.taken_back(batch, codes, is_added, size)
         self._store.remove(found)
-        lost: Integers = codes[rows][self._is_listed[found]]
+        lost: Integers = owners[self._is_listed[found]]
         return lost
+
+    def _forget(self, codes: Integers) -> None:
+        """Forget partitions that have expired; some may have nothing."""
+        if not len(codes):
+            return
+        self._make_room_for_lists()
+        owners, listed = self._lists.of(codes)
+        self._lists.remove(codes[owners], listed)
+        self._is_listed[listed] = False
+        self._bounds[codes], self._is_bounded[codes] = _LARGEST, False
+        self._rows.forget(codes)
 
     def _listed_anew(self, come: Integers, lost: Integers) -> tuple[list[pa.Array], RowKinds]:
         """Make lists anew; returns what that changes.
@@ -387,6 +414,7 @@ class RankState:
 
     def persist_all(self) -> None:
         """Write what has changed."""
+        self._forget(self._rows.before_snapshot())
         self.residents.persist()
 
 

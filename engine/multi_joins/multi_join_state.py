@@ -141,7 +141,7 @@ class MultiJoinState:
         make_room(self.residents, self._stores)
 
     def _keep(self, own: _Own, codes: Integers, signs: Integers | None) -> Truths:
-        return put_away(self._stores[own.at], own.batch, self._kept[own.at], codes, signs)
+        return put_away(self._stores[own.at], own.batch, self._kept[own.at], codes, signs).is_moved
 
     def _moved(self, own: _Own, codes: Integers, signs: Integers | None, kinds: RowKinds) -> _Lines:
         """The lines of the inputs up to the batch's own that come and go with it."""

@@ -10,7 +10,7 @@ of its join. It does not matter in which order inputs are said to be equal: ``a.
 key, too; where the row of ``b`` is missing, there is none of ``c``.
 
 What stands between joins may leave columns out and give them other names. What others read, too, stays a node of its
-own; so do joins by event time, which forget rows.
+own; so do joins by event time, and those whose rows have a time to live, which forget rows.
 
 Source: Calcite's ``UnionMergeRule``; Flink's ``JoinToMultiJoinRule``, ``AttributeBasedJoinKeyExtractor``; FLIP-516.
 """
@@ -29,7 +29,8 @@ from ..functions.keys import KeySelector
 from ..multi_joins.join_step import JoinStep
 from ..plan.plan import FORWARD, GroupKey, Node, Select, Ship, ShipKind, Union
 from ..plan.table_nodes import MultiJoin, TableJoin
-from .rewriting import readers_of, rewritten
+from .growth import ttls_of
+from .rewriting import noted, readers_of, rewritten
 from .stream_traits import renamed_below
 
 __all__ = ["find_multi_joins", "merge_unions"]
@@ -127,6 +128,9 @@ def find_multi_joins(roots: Roots, _parallelism: int | None, *, is_enabled: bool
     def visit(node: Node) -> Node:
         if not isinstance(node, TableJoin) or node.how not in ("inner", "left"):
             return node
+        if any(ttls_of(node)):
+            is_asked_for = is_enabled or node.hinted_multi
+            return noted(node, "stays a join of two inputs, as its rows have a time to live") if is_asked_for else node
         below = _chain_below(node.inputs[0], chains, is_read_once)
         chain = None if below is None else _extended(below, node)
         made = None

@@ -4,13 +4,17 @@ What keeps rows of an input is as large as the table that this input is: a strea
 without bound, that of a GROUP BY has a row for each key. Keys that go with time never end. Inputs that end bound all
 that is behind them.
 
-Source: Flink's documentation ("Dynamic Tables", restrictions of queries; "Table API: performance tuning").
+What is kept for keys and rows, however long ago they came, may have a time to live; what goes by event time goes with
+the watermark. A time to live bounds what an operator keeps, and not its table: nothing takes back what is out.
+
+Source: Flink's documentation ("Dynamic Tables", restrictions of queries; "Table API: performance tuning"); its
+``table.exec.state.ttl``, ``StateTtlHint``, ``StateMetadata``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from headrace.state.errors import ProgramError
@@ -32,10 +36,24 @@ from ..plan.table_nodes import (
     WindowAggregation,
     WindowRows,
 )
-from .rewriting import once_per_node
+from .rewriting import once_per_node, rewritten
 from .stream_traits import columns_above, is_timed, takes_back
 
-__all__ = ["Growth", "State", "states_of"]
+__all__ = [
+    "SETTING",
+    "Growth",
+    "State",
+    "can_expire",
+    "states_of",
+    "ttl_text",
+    "ttls_of",
+    "with_time_to_live",
+]
+
+
+SETTING = "table.exec.state.ttl"
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 class Growth(IntEnum):
@@ -80,6 +98,7 @@ _JOINS = (
 _WAITING = "rows until the watermark has passed them"
 _FRAMES = "RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW, whose rows go with time"
 _OVER = "ORDER BY the event time of rows that only come, without LEAD and frames behind the row; or a Top-N around it"
+_TTL = f"SET '{SETTING}', or a hint STATE_TTL, after which what was not written is forgotten, and with it exactness"
 _TOP = "put the Top-N on rows that only come, or above GROUP BY"
 
 
@@ -94,7 +113,19 @@ def states_of(*roots: Node) -> Iterator[State]:
     for node in walk(*roots):
         found = _state_of(node)
         if found is not None:
-            yield found
+            yield _while_it_lives(found) if can_expire(node) else found
+
+
+def _while_it_lives(state: State) -> State:
+    """The same with what the time to live comes to: what is not written goes with time."""
+    ttls = ttls_of(state.node)
+    text = ttl_text(ttls)
+    what = f"{state.what}; time to live {text}" if text else state.what
+    if state.growth is not Growth.UNBOUNDED:
+        return replace(state, what=what)
+    if all(one or size is not Growth.UNBOUNDED for one, size in zip(ttls, map(_size, state.node.inputs), strict=True)):
+        return replace(state, growth=Growth.PER_TIME, what=what, remedy=None)
+    return replace(state, what=what, remedy=f"{state.remedy}; or {_TTL}")
 
 
 def _state_of(node: Node) -> State | None:
@@ -237,3 +268,57 @@ def _passing(node: Node) -> frozenset[str]:
 
 def _list(names: list[str] | tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+# --------------------------------------------------------------------------------------------------------- time to live
+
+
+def can_expire(node: Node) -> bool:
+    """Whether what a node keeps may have a time to live."""
+    if isinstance(node, OverGroups):
+        return not is_timed(node)
+    return isinstance(node, (Aggregation, Distinct, TopN, TableJoin))
+
+
+def ttls_of(node: Node) -> tuple[int, ...]:
+    """How long what a node keeps of each input lives that is not written, in milliseconds; 0 for ever."""
+    return tuple(one or 0 for one in node.ttls_ms) or (0,) * len(node.inputs)
+
+
+def with_time_to_live(
+    roots: tuple[Node, ...], default_ms: int, said: Mapping[int, tuple[int, ...]] | None = None
+) -> tuple[Node, ...]:
+    """Return plans of streams whose nodes say how long what they keep lives.
+
+    Args:
+        roots: The plans.
+        default_ms: For nodes of which no hint says it.
+        said: Of nodes, by their ids, whatever else says.
+    """
+
+    def visit(node: Node) -> Node:
+        if not can_expire(node):
+            return replace(node, ttls_ms=()) if node.ttls_ms else node
+        hinted = node.ttls_ms or (None,) * len(node.inputs)
+        ttls = (said or {}).get(node.id, tuple(default_ms if one is None else one for one in hinted))
+        return node if ttls == ttls_of(node) else replace(node, ttls_ms=ttls)
+
+    return rewritten(roots, visit)
+
+
+def _duration_text(duration_ms: int) -> str:
+    """A duration for people, as SET takes it."""
+    for unit, milliseconds in _UNITS:
+        if duration_ms and duration_ms % milliseconds == 0:
+            return f"{duration_ms // milliseconds} {unit}"
+    return f"{duration_ms} ms"
+
+
+def ttl_text(ttls: tuple[int, ...]) -> str:
+    """Times to live for people; empty if all lives for ever."""
+    if not any(ttls):
+        return ""
+    texts = [_duration_text(one) if one else "for ever" for one in ttls]
+    if len(set(texts)) == 1:
+        return texts[0]
+    return ", ".join(f"{side} {text}" for side, text in zip(("left", "right"), texts, strict=True))

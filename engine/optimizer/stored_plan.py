@@ -22,6 +22,8 @@ _VERSION = 1
 MAX_PLAN_BYTES = 16 << 20
 """Of a plan: some hundred bytes for each column that is kept, and the texts of its statements."""
 
+_MOST_INPUTS = 2
+
 
 @dataclass(frozen=True)
 class StoredPart:
@@ -47,6 +49,7 @@ class StoredOperator:
         kin: The same without conditions.
         title: For people.
         parts: What it keeps, by digest.
+        ttls_ms: By input, how long what it keeps lives that is not written; 0 for ever, as all if there is none.
     """
 
     uid: str
@@ -55,6 +58,7 @@ class StoredOperator:
     kin: str
     title: str
     parts: Mapping[str, StoredPart] = field(default_factory=dict)
+    ttls_ms: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class StoredPlan:
                 "kin": one.kin,
                 "title": one.title,
                 "parts": {digest: [part.name, part.text] for digest, part in one.parts.items()},
+                **({"ttls_ms": list(one.ttls_ms)} if any(one.ttls_ms) else {}),
             }
             for one in self.operators
         ]
@@ -142,7 +147,10 @@ class StoredPlan:
 
 
 def _operator(raw: Any) -> StoredOperator:
-    require(type(raw) is dict and set(raw) == {"uid", "kind", "id", "kin", "title", "parts"}, "operator", raw)
+    require(type(raw) is dict, "operator", raw)
+    require(set(raw) - {"ttls_ms"} == {"uid", "kind", "id", "kin", "title", "parts"}, "operator", raw)
+    ttls = raw.get("ttls_ms", [])
+    require(type(ttls) is list and len(ttls) <= _MOST_INPUTS and all(map(is_count, ttls)), "ttls_ms", ttls)
     texts = {name: raw[name] for name in ("uid", "kind", "id", "kin", "title")}
     require(all(is_text(one) and 0 < len(one) < 10_000 for one in texts.values()), "operator", texts)
     require(type(raw["parts"]) is dict, "parts", raw["parts"])
@@ -152,4 +160,4 @@ def _operator(raw: Any) -> StoredOperator:
         parts[digest] = StoredPart(*part)
     names = [part.name for part in parts.values()]
     require(len(set(names)) == len(names), "names of parts", names)
-    return StoredOperator(**texts, parts=parts)
+    return StoredOperator(**texts, parts=parts, ttls_ms=tuple(ttls))

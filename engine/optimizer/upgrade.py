@@ -24,6 +24,7 @@ from enum import Enum
 
 from ..plan.plan import Node, walk
 from ..plan.table_nodes import LocalAggregation, LookupJoin
+from .growth import can_expire, ttl_text, ttls_of
 from .identity import Identity, Keeps, Part, identities_of, layout_of
 from .stored_plan import StoredOperator, StoredPart, StoredPlan
 from .stream_traits import drops_late_rows, takes_back
@@ -379,6 +380,8 @@ class _Planner:
             self._begin_anew(one)
         if one.replays:
             one.details.append("gives all its rows once more")
+        if one.stored is not None and one.verdict in (Verdict.REUSE, Verdict.EXTEND) and can_expire(one.node):
+            one.details += _on_time_to_live(one.stored.ttls_ms, ttls_of(one.node))
 
     def _judge_lookup(self, one: Planned) -> None:
         """Rows that wait for an answer can go on only with all their columns."""
@@ -508,7 +511,8 @@ class _Planner:
             sink = self._sinks[self._ends.index(one)]
             return StoredOperator(one.uid, "sink", sink.identity, sink.identity, one.title, one.parts)
         parts = {digest: StoredPart(one.names[digest], part.text) for digest, part in one.keeps.parts.items()}
-        return StoredOperator(one.uid, one.kind, one.keeps.id, one.keeps.kin, one.title, parts)
+        ttls = () if one.node is None else ttls_of(one.node)
+        return StoredOperator(one.uid, one.kind, one.keeps.id, one.keeps.kin, one.title, parts, ttls)
 
     def _lost(self) -> Iterable[Planned]:
         """What only the stored plan has, but for what is made anew."""
@@ -581,6 +585,18 @@ def _free(uid: str, taken: set[str]) -> str:
         found = f"{uid}.{number}"
     taken.add(found)
     return found
+
+
+def _on_time_to_live(was: tuple[int, ...], now: tuple[int, ...]) -> list[str]:
+    """What another time to live comes to for what is kept; nothing has to be allowed, as it is said in the program."""
+    if (was or (0,) * len(now)) == now:
+        return []
+    details = [f"the time to live was {ttl_text(was) or 'for ever'}, and is {ttl_text(now) or 'for ever'}"]
+    if any(was):
+        details.append("what has expired stays forgotten")
+    if not any(was):
+        details.append("what is kept counts as written when it is restored")
+    return details
 
 
 def _list(texts: Iterable[str]) -> str:

@@ -175,6 +175,8 @@ class Node:
             that no sort is needed.
         is_shared: Whether several nodes (or every superstep of an iteration) read it, so that it is computed once.
         notes: What the optimiser decided about it, for ``explain``.
+        ttls_ms: By input, how long that lives on a stream which it keeps of it and is not written; 0 for ever, None for
+            what the settings say, as an empty one.
     """
 
     id: int
@@ -188,6 +190,7 @@ class Node:
     is_sorted: bool = False
     is_shared: bool = False
     notes: tuple[str, ...] = ()
+    ttls_ms: tuple[int | None, ...] = ()
 
     @property
     def parents(self) -> tuple[Node, ...]:

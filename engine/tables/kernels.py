@@ -25,6 +25,8 @@ __all__ = [
     "add_floats",
     "add_integers",
     "copy_texts",
+    "count_to_none",
+    "earlier_of_chain",
     "find_integers",
     "find_texts",
     "find_words",
@@ -427,6 +429,49 @@ def next_of_chain(local, cursors, steps, found):  # type: ignore[no-untyped-def]
         found[row] = number
         if number >= 0:
             cursors[local[row]] = steps[number]
+
+
+@_compiled(types.void(_INTS, _NEW_INTS, _INTS, _INTS, _NEW_INTS))
+def earlier_of_chain(local, cursors, steps, limits, found):  # type: ignore[no-untyped-def]
+    """Give each row an id of its own: that at its cursor, which goes on by ``steps``, if it is below the row's limit;
+    -1 else, and once a chain has ended.
+    """
+    for row in range(len(local)):
+        number = cursors[local[row]]
+        found[row] = -1
+        if 0 <= number < limits[row]:
+            found[row] = number
+            cursors[local[row]] = steps[number]
+
+
+@_compiled(_INT(_INTS, _INTS, _NEW_INTS, _NEW_INTS, _NEW_BYTES))
+def count_to_none(local, signs, counts, emptied, is_ignored):  # type: ignore[no-untyped-def]
+    """Count rows up and down by group, in order, where nothing is taken from a count of zero.
+
+    Args:
+        local: The group of each row.
+        signs: 1 or -1; more, or less, for a row that counts several times.
+        counts: What groups begin with, and then have.
+        emptied: For each group the last row at which its count has fallen to zero; -1 for none.
+        is_ignored: 1 for each row that would take from zero.
+
+    Returns:
+        How many rows are ignored.
+    """
+    num_ignored = 0
+    for row in range(len(local)):
+        group = local[row]
+        if signs[row] < 0:
+            if counts[group] == 0:
+                is_ignored[row] = 1
+                num_ignored += 1
+                continue
+            counts[group] = max(counts[group] + signs[row], 0)
+            if counts[group] == 0:
+                emptied[group] = row
+        else:
+            counts[group] += signs[row]
+    return num_ignored
 
 
 # ----------------------------------------------------------------------------------------------------------------- sums

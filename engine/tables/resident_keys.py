@@ -96,7 +96,10 @@ class ResidentKeys:
         return len(self.index)
 
     def attach(self, *tables: KeyedTable) -> None:
-        """Name the tables; where all is in memory they take over what their logs have."""
+        """Name the tables; where all is in memory they take over what their logs have.
+
+        They are written in this order. The last one says which keys there are.
+        """
         self._tables = tables
         if not self._is_partial:
             for table in tables:

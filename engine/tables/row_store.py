@@ -5,7 +5,8 @@ of one key are a chain through these numbers. Rows that are taken back are found
 which the columns are compared; that index is made when the first row is taken back, so that inputs which never do so
 pay nothing for it.
 
-A row may carry a number that changes (how many rows match it in a join) and is kept with it.
+A row may carry a number that changes (how many rows match it in a join) and is kept with it. Rows that have a time to
+live each keep the time at which they came, or their number changed last.
 
 In the log a row is known by its key and its *sequence number*, which it keeps when the state is restored; a row that is
 gone or whose number has changed is written without its columns. A store whose keys come and go (`resident_keys`) holds
@@ -19,7 +20,7 @@ Source: Flink's ``JoinRecordStateViews`` and ``RetractableTopNFunction``, whose 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +29,14 @@ import pyarrow as pa
 from headrace.state.keyed.contract import KeyedStateBackend
 
 from . import kernels
-from .columns import Integers, same_rows, stored_column
+from .columns import Integers, Truths, same_rows, stored_column
 from .growing import grown
 from .hashes import hash_rows
 from .key_index import KeyIndex, LocalCodes
+from .lifetime import Lifetime
 from .run_log import LogForm, LogRows, RunLog
 
-__all__ = ["FORM_OF_ROWS", "Chains", "RowStore"]
+__all__ = ["FORM_OF_ROWS", "FORM_OF_TIMED_ROWS", "Chains", "RowStore"]
 
 _GONE, _ROW, _NUMBER = 0, 1, 2
 _MIN_DEAD = 1_024
@@ -86,10 +88,15 @@ class Chains:
 
 
 class _RowForm(LogForm):
-    """A row is what was written of it last, but for its columns: these are written once."""
+    """A row is what was written of it last, but for its columns: these are written once.
 
-    def __init__(self) -> None:
+    Args:
+        num_facts: How many columns are written each time.
+    """
+
+    def __init__(self, num_facts: int = 3) -> None:
         super().__init__([0], lambda columns: _kinds_of(columns) == _GONE)
+        self._num_facts = num_facts
 
     def taken(self, rows: LogRows, found: tuple[Integers, Integers]) -> LogRows:
         _, keys, columns = rows
@@ -101,16 +108,20 @@ class _RowForm(LogForm):
         kinds = np.where((kinds[last] == _NUMBER) & (whole >= 0), np.int8(_ROW), kinds[last])
         whole[kinds == _GONE] = -1
         places, of_columns = pa.array(last), pa.array(whole, mask=whole < 0)
-        facts = [columns[0].take(places), pa.array(kinds), columns[2].take(places)]
+        facts = [column.take(places) for column in columns[: self._num_facts]]
+        facts[1] = pa.array(kinds)
         return (
             len(last),
             [key.take(places) for key in keys],
-            [*facts, *(column.take(of_columns) for column in columns[3:])],
+            [*facts, *(column.take(of_columns) for column in columns[self._num_facts :])],
         )
 
 
 FORM_OF_ROWS: LogForm = _RowForm()
 """What rows of the log of a store mean."""
+
+FORM_OF_TIMED_ROWS: LogForm = _RowForm(4)
+"""The same, of rows that have a time to live."""
 
 
 def _kinds_of(columns: Sequence[pa.Array]) -> npt.NDArray[np.int8]:
@@ -128,9 +139,13 @@ class RowStore:
         key_index: Gives their codes; other stores may share it.
         columns: What is held of each row.
         is_attached: Whether the keys' owner says which keys are in memory (`headrace.engine.tables.resident_keys`).
+        lifetime: How long each row lives; None for ever.
+        is_over: Which rows of the log have outlived their time by that of their keys; None for none.
 
     Attributes:
         log: Where rows are kept.
+        times: By number when a row was written; only if it has a time to live.
+        lifetime: As given.
     """
 
     hash_bits = -1
@@ -145,12 +160,19 @@ class RowStore:
         columns: Sequence[pa.Field],
         *,
         is_attached: bool = False,
+        lifetime: Lifetime | None = None,
+        is_over: Callable[[LogRows], Truths] | None = None,
     ) -> None:
         self._keys = key_index
         self._fields = list(columns)
+        self.lifetime = lifetime
         facts = [pa.field("row", pa.int64()), pa.field("kind", pa.int8()), pa.field("number", pa.int64())]
+        form = FORM_OF_ROWS
+        if lifetime is not None:
+            facts.append(pa.field("time", pa.int64()))
+            form, is_over = FORM_OF_TIMED_ROWS, self._is_past
         held = [pa.field(f"row.{one.name}", one.type) for one in columns]
-        self.log = RunLog(backend, name, keys, [*facts, *held], FORM_OF_ROWS)
+        self.log = RunLog(backend, name, keys, [*facts, *held], form, is_over)
         self._local = LocalCodes()
         self._begin()
         self._next_sequence = 0
@@ -164,6 +186,7 @@ class RowStore:
         self.codes = np.full(0, -1, np.int64)
         self._sequence = np.zeros(0, np.int64)
         self.numbers = np.zeros(0, np.int64)
+        self.times = np.zeros(0, np.int64)
         self.size = 0
         self.num_live = 0
         self.by_key = Chains()
@@ -191,6 +214,8 @@ class RowStore:
             column.append(array)
         self.codes[ids] = codes
         self.numbers[ids] = 0 if numbers is None else numbers
+        if self.lifetime is not None:
+            self.times[ids] = self.lifetime.now_ms
         self._sequence[ids] = np.arange(self._next_sequence, self._next_sequence + len(ids))
         self._next_sequence += len(ids)
         self.size += len(ids)
@@ -204,14 +229,20 @@ class RowStore:
         self.codes = grown(self.codes, size, -1)
         self.numbers, self._sequence = grown(self.numbers, size), grown(self._sequence, size)
         self._is_changed, self._is_logged = grown(self._is_changed, size, False), grown(self._is_logged, size, False)
+        if self.lifetime is not None:
+            self.times = grown(self.times, size)
 
-    def find(self, codes: Integers, columns: Sequence[pa.Array], *, latest: bool) -> Integers:
+    def find(
+        self, codes: Integers, columns: Sequence[pa.Array], *, latest: bool, limits: Integers | None = None
+    ) -> Integers:
         """Find a row for each of some that are taken back: equal to it, and another for each.
 
         Args:
             codes: Those of the keys; -1 for one that is not known.
             columns: What is held of rows.
             latest: Which of equal rows is found: the one that came last, or the one that came first.
+            limits: For each row the number below which one is looked for, as only those have come before; they
+                ascend, and the one that came first is found. None for no limit.
 
         Returns:
             Their numbers; -1 where there is no such row.
@@ -225,17 +256,22 @@ class RowStore:
         hash_codes, _ = self._hashes.codes_of([self._hashed(codes, columns)], add=False)
         found = np.full(len(codes), -1, np.int64)
         known = np.flatnonzero(hash_codes >= 0)
+        if self.lifetime is not None:
+            self._forget_expired(self._by_hash.of(np.unique(hash_codes[known]))[1])
         touched, local = self._local.of(hash_codes[known], len(self._hashes))
         chains = self._by_hash
         cursors = (chains.tails if latest else chains.heads)[touched]
         candidates = np.empty(len(known), np.int64)
-        kernels.next_of_chain(local, cursors, chains.priors if latest else chains.nexts, candidates)
+        if limits is None:
+            kernels.next_of_chain(local, cursors, chains.priors if latest else chains.nexts, candidates)
+        else:
+            kernels.earlier_of_chain(local, cursors, chains.nexts, limits[known], candidates)
         found[known] = candidates
         is_same = (found >= 0) & (self.codes[found] == codes)
         is_same &= same_rows(self.take(found), columns, len(codes))
         if not is_same.all():
             is_unsure = np.isin(hash_codes, hash_codes[~is_same])
-            self._find_one_by_one(np.flatnonzero(is_unsure), hash_codes, codes, columns, found, latest=latest)
+            self._find_one_by_one(np.flatnonzero(is_unsure), hash_codes, codes, columns, found, latest, limits)
         return found
 
     def _find_one_by_one(
@@ -245,8 +281,8 @@ class RowStore:
         codes: Integers,
         columns: Sequence[pa.Array],
         found: Integers,
-        *,
         latest: bool,
+        limits: Integers | None,
     ) -> None:
         """For rows whose hash other rows have too, or no row: look at all that have it. Hardly ever called."""
         taken: set[int] = set()
@@ -255,6 +291,8 @@ class RowStore:
             ids = ids[::-1].copy() if latest else ids
             given = [column.take(pa.array(np.full(len(ids), row))) for column in columns]
             is_same = (self.codes[ids] == codes[row]) & same_rows(self.take(ids), given, len(ids))
+            if limits is not None:
+                is_same &= ids < limits[row]
             left = [number for number in ids[is_same].tolist() if number not in taken]
             found[row] = left[0] if left else -1
             taken.update(left[:1])
@@ -274,6 +312,38 @@ class RowStore:
         """Let rows carry other numbers."""
         self.numbers[ids] = numbers
         self._is_changed[ids] = True
+        if self.lifetime is not None:
+            self.times[ids] = np.maximum(self.times[ids], self.lifetime.now_ms)
+
+    # -- time to live --------------------------------------------------------------------------------------------------
+
+    def is_expired(self, ids: Integers) -> Truths:
+        """Which rows have expired."""
+        if self.lifetime is None:
+            return np.zeros(len(ids), np.bool_)
+        return self.lifetime.is_expired(self.times[ids])
+
+    def sweep(self, *, is_forced: bool = False) -> None:
+        """Forget all rows that have expired, if it is time to look.
+
+        Args:
+            is_forced: Whether it is.
+        """
+        if self.lifetime is not None and (self.lifetime.is_sweep_due or is_forced):
+            self._forget_expired(np.flatnonzero(self.codes[: self.size] >= 0))
+
+    def _forget_expired(self, ids: Integers) -> None:
+        """Forget those of some rows, which live, that have expired."""
+        assert self.lifetime is not None
+        expired = ids[self.is_expired(ids)]
+        self.remove(expired)
+        self.lifetime.count(num_expired=len(expired))
+
+    def _is_past(self, rows: LogRows) -> Truths:
+        assert self.lifetime is not None
+        return self.lifetime.is_expired(self.lifetime.times_of(rows[2][3]))
+
+    # -- columns -------------------------------------------------------------------------------------------------------
 
     def take(self, ids: Integers) -> list[pa.Array]:
         """What is held of rows; null for number -1."""
@@ -322,9 +392,10 @@ class RowStore:
         renumbered = np.full(self.size, -1, np.int64)
         renumbered[kept] = np.arange(len(kept))
         columns, numbers, sequence = self.take(kept), self.numbers[kept], self._sequence[kept]
+        times = self.times[kept] if self.lifetime is not None else None
         next_sequence = self._next_sequence
         self._begin()
-        self._put(codes, columns, numbers, sequence)
+        self._put(codes, columns, numbers, sequence, times)
         self._next_sequence = next_sequence
         return renumbered
 
@@ -337,16 +408,22 @@ class RowStore:
         self.by_key.append(self.codes[live], live)
         self._hashes, self._by_hash = None, Chains()
 
-    def _put(self, codes: Integers, columns: list[pa.Array], numbers: Integers, sequence: Integers) -> None:
+    def _put(
+        self, codes: Integers, columns: list[pa.Array], numbers: Integers, sequence: Integers, times: Integers | None
+    ) -> None:
         """Take over rows that the log has, in order."""
         ids = self.add(codes, columns, numbers)
         self._sequence[ids] = sequence
+        if times is not None:
+            self.times[ids] = times
         self._is_logged[ids] = True
 
     @property
     def nbytes(self) -> int:
         """How many bytes it holds."""
-        of_rows = (self.codes, self._sequence, self.numbers, self._hash_codes, self._is_logged, self._is_changed)
+        of_rows = (
+            self.codes, self._sequence, self.numbers, self.times, self._hash_codes, self._is_logged, self._is_changed,
+        )  # fmt: skip
         num_bytes = sum(array.nbytes for array in of_rows) + sum(column.nbytes for column in self._columns)
         hashes = 0 if self._hashes is None else self._hashes.nbytes
         return num_bytes + hashes + self.by_key.nbytes + self._by_hash.nbytes
@@ -365,6 +442,10 @@ class RowStore:
         gone_codes = np.concatenate([codes for codes, _ in self._gone] or [np.zeros(0, np.int64)])
         gone = np.concatenate([sequence for _, sequence in self._gone] or [np.zeros(0, np.int64)])
         nothing = np.full(len(gone) + len(changed), -1, np.int64)
+        times = []
+        if self.lifetime is not None:
+            past = np.full(len(gone), self.lifetime.now_ms)
+            times.append(pa.array(np.concatenate([past, self.times[changed], self.times[new]])))
         rows: LogRows = (
             len(nothing) + len(new),
             self._keys.take(np.concatenate([gone_codes, self.codes[changed], self.codes[new]])),
@@ -372,6 +453,7 @@ class RowStore:
                 pa.array(np.concatenate([gone, self._sequence[changed], self._sequence[new]])),
                 pa.array(np.repeat(np.array([_GONE, _NUMBER, _ROW], np.int8), [len(gone), len(changed), len(new)])),
                 pa.array(np.concatenate([np.zeros(len(gone), np.int64), self.numbers[changed], self.numbers[new]])),
+                *times,
                 *self.take(np.concatenate([nothing, new])),
             ],
         )
@@ -385,6 +467,7 @@ class RowStore:
         _, _, (row, _, number, *columns) = rows
         sequence, numbers = (array.to_numpy(zero_copy_only=False) for array in (row, number))
         order = np.argsort(sequence, kind="stable")
+        times = self.lifetime.times_of(columns.pop(0))[order] if self.lifetime is not None else None
         places, last = pa.array(order), self._next_sequence
-        self._put(codes[order], [column.take(places) for column in columns], numbers[order], sequence[order])
+        self._put(codes[order], [column.take(places) for column in columns], numbers[order], sequence[order], times)
         self._next_sequence = max(last, int(sequence.max(initial=-1)) + 1)

@@ -84,6 +84,8 @@ class RunLog:
         keys: Names and types of the key's columns; none for a table that is all of one key.
         columns: The other columns.
         form: What rows mean.
+        is_over: Which of some rows, all that there is of what they are about, have outlived their time: they are left
+            out when all runs are merged. Only asked where runs are sorted; None for none.
 
     Attributes:
         name: The state's.
@@ -96,6 +98,7 @@ class RunLog:
         keys: Sequence[pa.Field],
         columns: Sequence[pa.Field],
         form: LogForm,
+        is_over: Callable[[LogRows], Truths] | None = None,
     ) -> None:
         fields = [pa.field(f"key.{key.name}", stored_type(key.type)) for key in keys]
         self._has_keys = bool(fields)
@@ -107,6 +110,7 @@ class RunLog:
         self._schema = self._table.schema  # the names under which it is kept may be others
         self.name = name
         self._form = form
+        self._is_over = is_over
         self._is_sorted = backend.table_room() is not None
         if self._is_sorted:
             self._runs: list[SortedRun] = runs_of(self._measured(range(self._table.num_runs(None))))
@@ -158,6 +162,10 @@ class RunLog:
         parts = [self._found(batches, hashes) for run in self._runs for batches in self._blocks_of(run, hashes)]
         parts = [part for part in parts if part.num_rows]
         return self._live(self._form.net(self._joined(parts))) if parts else None
+
+    def find_keys(self, keys: Sequence[pa.Array], num_rows: int) -> LogRows | None:
+        """As `find`, of keys that may come several times."""
+        return self.find(np.unique(hashes_of(keys, num_rows)))
 
     def _blocks_of(self, run: SortedRun, hashes: Integers) -> Iterator[list[pa.RecordBatch]]:
         places = run.place + run.blocks_of(hashes)
@@ -275,7 +283,14 @@ class RunLog:
             parts = [part for run in runs if (part := self._between(run, first, last)).num_rows]
             if parts:
                 rows = self._form.net(self._joined(parts))
-                yield self._batch_of(self._live(rows) if is_all else rows)
+                yield self._batch_of(self._lasting(rows) if is_all else rows)
+
+    def _lasting(self, rows: LogRows) -> LogRows:
+        """What is neither gone nor over."""
+        rows = self._live(rows)
+        if self._is_over is None or not rows[0]:
+            return rows
+        return _taken(rows, np.flatnonzero(~self._is_over(rows)))
 
     def _between(self, run: SortedRun, first: int, last: int) -> pa.RecordBatch:
         """The rows of a run whose hashes are in a range."""

@@ -22,9 +22,11 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
+from . import kernels
 from .columns import Integers, Truths, plain, validity
 from .growing import grown
 from .key_index import KeyIndex, LocalCodes
+from .key_times import KeyTimes
 from .ordering import order_of
 from .row_store import Chains
 from .run_log import LogForm, LogRows, RunLog
@@ -82,6 +84,8 @@ class ValueCounts:
         kind: Type of the values.
         filters: What is counted; at least one.
         is_attached: Whether the keys' owner says which keys are in memory (`headrace.engine.tables.resident_keys`).
+        times: When keys were written, if they have a time to live: then what is taken away and is not there is passed
+            over, and keys can be forgotten.
 
     Attributes:
         log: Where counts are kept.
@@ -100,12 +104,15 @@ class ValueCounts:
         filters: Sequence[Filter],
         *,
         is_attached: bool = False,
+        times: KeyTimes | None = None,
     ) -> None:
         self._keys = key_index
+        self._times = times
         self._kind = kind
         self._filters = list(filters)
         counts = [pa.field(one.name, pa.int64()) for one in filters]
-        self.log = RunLog(backend, name, keys, [pa.field("value", kind), *counts], FORM_OF_VALUES)
+        is_over = None if times is None else times.is_over
+        self.log = RunLog(backend, name, keys, [pa.field("value", kind), *counts], FORM_OF_VALUES, is_over)
         self._local = LocalCodes()
         self._begin()
         rows = None if is_attached else self.log.read()
@@ -119,6 +126,8 @@ class ValueCounts:
         self._codes = np.zeros(0, np.int64)
         self._is_changed = np.zeros(0, np.bool_)
         self._num_live = 0
+        # The pairs of each key; only if keys can be forgotten.
+        self._by_key = Chains()
 
     # -- counting ------------------------------------------------------------------------------------------------------
 
@@ -150,11 +159,24 @@ class ValueCounts:
         was_live = self._is_live(touched)
         is_sound = True
         for counts, own, rows in zip(self._counts, signs, chosen, strict=True):
+            of_rows, signs_of_rows = (local, own) if rows is None else (local[rows], own[rows])
             net = np.zeros(len(touched), np.int64)
-            np.add.at(net, local if rows is None else local[rows], own if rows is None else own[rows])
+            if self._times is None:
+                np.add.at(net, of_rows, signs_of_rows)
+            else:
+                net = _net_of_known(counts.of_pairs[touched], of_rows, signs_of_rows)
             is_sound &= self._count(counts, touched, net)
         self._num_live += int(self._is_live(touched).sum()) - int(was_live.sum())
         return is_sound
+
+    def forget(self, codes: Integers) -> None:
+        """Take away all values of keys, which have a time to live."""
+        _, pairs = self._by_key.of(codes)
+        was_live = self._is_live(pairs)
+        for counts in self._counts:
+            self._count(counts, pairs, -counts.of_pairs[pairs])
+            counts.appeared = counts.vanished = np.zeros(0, np.int64)
+        self._num_live -= int(was_live.sum())
 
     def _make_room(self, num_new: int, touched: Integers, codes: Integers, local: Integers) -> None:
         size = len(self._pairs)
@@ -163,6 +185,9 @@ class ValueCounts:
             owners = np.empty(len(touched), np.int64)
             owners[local] = codes
             self._codes[touched] = owners
+            if self._times is not None:
+                is_new = touched >= size - num_new
+                self._by_key.append(owners[is_new], touched[is_new])
         for counts in self._counts:
             counts.make_room(size, int(codes.max()) + 1)
 
@@ -274,7 +299,7 @@ class ValueCounts:
     @property
     def nbytes(self) -> int:
         """How many bytes it holds."""
-        num_bytes = self._pairs.nbytes + self._codes.nbytes + self._is_changed.nbytes
+        num_bytes = self._pairs.nbytes + self._codes.nbytes + self._is_changed.nbytes + self._by_key.nbytes
         return num_bytes + sum(counts.nbytes for counts in self._counts)
 
     def weights(self, num_keys: int) -> Integers:
@@ -321,6 +346,13 @@ def _numbers(column: pa.Array) -> Integers:
 
 FORM_OF_VALUES = LogForm([0], lambda columns: ~np.any([_numbers(column) > 0 for column in columns[1:]], axis=0))
 """What rows of the log of counts mean."""
+
+
+def _net_of_known(before: Integers, local: Integers, signs: Integers) -> Integers:
+    """What rows come to by pair, in order, where nothing is taken from a pair that has no count."""
+    after, emptied = before.copy(), np.full(len(before), -1, np.int64)
+    kernels.count_to_none(local, signs, after, emptied, np.zeros(len(local), np.uint8))
+    return after - before
 
 
 def _used(values: pa.Array, chosen: Sequence[Truths | None]) -> Truths | None:

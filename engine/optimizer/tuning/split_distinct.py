@@ -30,6 +30,7 @@ from ...functions.keys import KeySelector
 from ...operators.expanding import Buckets
 from ...plan.plan import Aggregation, GroupKey, Node, Select
 from ...plan.table_nodes import Expand
+from ..growth import ttls_of
 from ..optimizer import Roots, Rule
 from ..rewriting import noted, rewritten
 
@@ -52,6 +53,8 @@ def split_distinct(num_buckets: int | None, new_id: Callable[[], int]) -> Rule:
             return node
         if not any(_is_of_distinct(one) for one in node.aggregates.values()):
             return node
+        if any(ttls_of(node)):
+            return noted(node, "not split by buckets: with a time to live they would be forgotten one by one")
         split = _Split(node, num_buckets, new_id)
         why = split.why_not()
         return split.made() if why is None else noted(node, f"not split by buckets: {why}")

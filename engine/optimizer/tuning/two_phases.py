@@ -14,6 +14,7 @@ from dataclasses import replace
 from ...changelog.local_aggregate import why_in_one_phase
 from ...plan.plan import Aggregation, Distinct, Node
 from ...plan.table_nodes import LocalAggregation
+from ..growth import ttls_of
 from ..optimizer import Roots, Rule
 from ..rewriting import noted, rewritten
 from ..stream_traits import takes_back
@@ -38,6 +39,8 @@ def in_two_phases(phases: Phases, num_subtasks: int, new_id: Callable[[], int]) 
         assert rows.schema is not None
         keys = tuple(rows.schema.names) if isinstance(node, Distinct) else () if node.key is None else node.key.names
         why = why_in_one_phase(keys or (), aggregates, rows.schema, takes_back=takes_back(rows))
+        if why is None and takes_back(rows) and any(ttls_of(node)):
+            why = "with a time to live, what takes back a record that has expired is looked at by itself"
         if why is not None:
             return noted(node, f"in one phase: {why}")
         if phases is Phases.AUTO and num_subtasks == 1:
