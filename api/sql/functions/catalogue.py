@@ -103,7 +103,7 @@ SYNTAX: dict[str, tuple[Syntax, ...]] = {
         Syntax("INTERVAL '...' unit [TO unit]", "A span of days, hours, minutes and seconds.",
                "not of months and years: TIMESTAMPADD adds them"),
         Syntax("time + interval, time - interval", "The time that much later or earlier.",
-               "of a DATE it is a TIMESTAMP(3); TIME is not moved"),
+               "TIME is not moved"),
         Syntax("PROCTIME()", "The clock's time as the row passes, as TIMESTAMP_LTZ(3): another one in each run.",
                "in SELECT and as a computed column; in batch mode one time for all rows"),
         Syntax("EXTRACT(unit FROM time)", "A part of a time, as BIGINT."),

@@ -57,8 +57,9 @@ def _rounded(value: Typed, digits: Typed | None = None) -> Typed:
     number = 0 if digits is None else constant(digits, "the number of digits")
     if not pa.types.is_decimal(value.kind):
         return cast_to(call("round", _number(value), num_digits=number), value.kind)
-    # One digit more: 9.5 becomes 10.
-    wide = pa.decimal128(min(value.kind.precision + 1, 38), value.kind.scale)
+    # One digit more: 9.5 becomes 10; and as many before the point as are rounded: 0.5 to hundreds has three.
+    precision = max(value.kind.precision, value.kind.scale - number)
+    wide = pa.decimal128(min(precision + 1, 38), value.kind.scale)
     return cast_to(call("round", cast_to(value, wide), num_digits=number), _rounded_type(value.kind, number))
 
 

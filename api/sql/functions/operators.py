@@ -83,10 +83,19 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _moved(time: Typed, span: Typed, function: str) -> Typed:
-    kind = pa.timestamp("ms") if pa.types.is_date(time.kind) else time.kind
-    return Typed(
-        KernelCall(function, _move, (cast_to(time, kind).expression, span.expression), kind, function=function), kind
-    )
+    if pa.types.is_date(time.kind):
+        # A date is moved by whole days, as in Flink.
+        operands = (time.expression, span.expression)
+        return Typed(KernelCall(function, _move_date, operands, time.kind, function=function), time.kind)
+    operands = (time.expression, span.expression)
+    return Typed(KernelCall(function, _move, operands, time.kind, function=function), time.kind)
+
+
+def _move_date(date: Value, span: Value, function: str) -> Value:
+    pc = compute()
+    days = pc.divide(pc.cast(span, pa.int64()), 86_400_000)  # cut towards zero
+    moved = pc.call_function(f"{function}_checked", [pc.cast(pc.cast(date, pa.int32()), pa.int64()), days])
+    return pc.cast(pc.cast(moved, pa.int32()), date.type)
 
 
 def _move(time: Value, span: Value, function: str) -> Value:

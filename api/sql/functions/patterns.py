@@ -84,7 +84,8 @@ def _matches(value: Value, pattern: str) -> Value:
 
 def _replaced(value: Value, pattern: str, replacement: str) -> Value:
     _compiled(pattern)
-    return compute().replace_substring_regex(value, pattern, re.sub(r"\$(\d)", r"\\\1", replacement))
+    # What is put in is a text, as in Flink: $1 is no group.
+    return compute().replace_substring_regex(value, pattern, replacement.replace("\\", "\\\\"))
 
 
 @cache
@@ -165,5 +166,5 @@ FUNCTIONS = (
                 "The place of the first match, from 1; 0 if there is none."),
     _of_pattern("REGEXP_SUBSTR", _extracted, _TEXT, "The first match; null if there is none."),
     Function("REGEXP_REPLACE", "REGEXP_REPLACE(text, pattern, replacement)", _replace_by_pattern, 3, 3,
-             "The text with every match replaced; $1 in the replacement is the first group.", _ENGINE),
+             "The text with every match replaced; the replacement is a plain text.", _ENGINE),
 )  # fmt: skip

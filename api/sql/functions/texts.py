@@ -112,7 +112,7 @@ def _right(text: str, size: int) -> str:
 
 
 def _place(text: str, part: str, start: int = 1) -> int:
-    return text.find(part, max(start - 1, 0)) + 1
+    return text.find(part, max(start - 1, 0)) + 1 if part else 1
 
 
 def _nth_place(text: str, part: str, start: int = 1, nth: int = 1) -> int:

@@ -24,6 +24,8 @@ from headrace.engine.errors import UserFunctionError
         ("ROUND(1234, -2)", 1200, "INT"),
         ("ROUND(1.25E0, 1)", 1.3, "DOUBLE"),
         ("ROUND(-2.5)", Decimal("-3"), "DECIMAL(2, 0)"),
+        ("ROUND(CAST(0.05 AS DECIMAL(3, 2)), -1)", Decimal("0"), "DECIMAL(2, 0)"),
+        ("ROUND(CAST(99.55 AS DECIMAL(4, 2)), -2)", Decimal("100"), "DECIMAL(3, 0)"),
         ("ROUND(2.5E0)", 3.0, "DOUBLE"),
         ("TRUNCATE(42.345, 2)", Decimal("42.34"), "DECIMAL(5, 2)"),
         ("TRUNCATE(42.345)", Decimal("42"), "DECIMAL(3, 0)"),

@@ -75,6 +75,7 @@ from expression_kit import column_of, value_of
         ("LOCATE('a', 'banana', 3)", 4, "INT"),
         ("LOCATE('a', 'banana', 0)", 2, "INT"),
         ("LOCATE('', 'abc')", 1, "INT"),
+        ("LOCATE('', 'abc', 2)", 1, "INT"),
         ("LOCATE('a', 'banana', 100)", 0, "INT"),
         ("INSTR('banana', 'a')", 2, "INT"),
         ("INSTR('banana', 'a', 3)", 4, "INT"),
