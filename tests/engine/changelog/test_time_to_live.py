@@ -208,3 +208,53 @@ def test_expiry_over_many_seeds(block, monkeypatch):
         for run in (run_groups, run_join, run_rank, run_over):
             run(seed, BACKENDS[(0, 2, 0, 1)[seed % 4]], monkeypatch)
             monkeypatch.undo()
+
+
+# ------------------------------------------------------------------------------------------------------------- examples
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_has_expired_is_gone_from_memory_files_and_restores(backend, monkeypatch):
+    """Keys that never come back: what there is stays as large as what came in one time to live, about."""
+    backend = chosen_backend(backend, random.Random(1), monkeypatch)
+    monkeypatch.setattr(run_log, "MIN_ROWS", 0)
+    aggregates = {"n": f.count(), "d": f.count_distinct("v")}
+    operator = GroupAggregate(["k"], aggregates, input_schema=SCHEMA, takes_back=False, ttl_ms=10)
+    running = Running(known(operator), [["k"]], 1, backend)
+    most = 0
+    for now in range(0, 400, 5):
+        running.harness.subtasks[0].now_ms = now
+        running.feed(batch_of([(INS, (1_000 * now + key, key)) for key in range(20)], SCHEMA))
+        if now % 20 == 0:
+            running.restore(1)
+            state = running.harness.subtasks[0].operator._state
+            logs = [state.log, state._times.log, *(table.log for table in state._values.tables)]
+            most = max(most, *(log.num_rows for log in logs))
+    assert most <= 640  # of 1600 groups that were
+    assert state._num_live <= 3 * 20
+    running.close()
+
+
+def test_what_expires_and_what_is_ignored_is_counted():
+    operator = GroupAggregate(["k"], {"n": f.count()}, input_schema=SCHEMA, takes_back=True, ttl_ms=10)
+    running = Running(known(operator), [["k"]])
+    (subtask,) = running.harness.subtasks
+    running.feed(batch_of([(INS, (1, 1)), (INS, (2, 2))], SCHEMA))
+    subtask.now_ms = 10
+    assert running.feed(batch_of([(D, (1, 1)), (INS, (3, 3))], SCHEMA)) == [[(INS, (3, 1))]]
+    counts = subtask.metrics.statistics()
+    assert counts["num_state_entries_expired"] == 2
+    assert counts["num_retractions_ignored"] == 1
+    subtask.now_ms = 19
+    assert running.feed(batch_of([(UB, (3, 3)), (UA, (3, 4))], SCHEMA)) == [[(UB, (3, 1)), (UA, (3, 1))]]
+    subtask.now_ms = 28  # the group has been heard of since
+    assert running.feed(batch_of([(INS, (3, 5))], SCHEMA)) == [[(UB, (3, 1)), (UA, (3, 2))]]
+
+
+def test_without_a_time_to_live_there_is_nothing_for_it():
+    operator = GroupAggregate(["k"], {"n": f.count()}, input_schema=SCHEMA, takes_back=True)
+    running = Running(operator, [["k"]])
+    running.feed(batch_of([(INS, (1, 1))], SCHEMA))
+    states = {part.state for part in running.harness.subtasks[0].snapshot()}
+    assert states == {"groups", "orders"}
