@@ -8,15 +8,14 @@ anything else is a bug and is shown whole.
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import runpy
 import sys
 import tempfile
-import traceback
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace import __version__
 from headrace.engine.errors import HeadraceError, JobNotFoundError
@@ -28,8 +27,11 @@ from .cluster import (
 )
 from .dashboard import add_command as add_dashboard_command
 from .job_logs import add_command as add_logs_command
+from .programs import add_commands as add_program_commands
+from .programs import run_file
 from .sql import add_command as add_sql_command
 from .state import add_commands as add_state_commands
+from .top import add_command as add_top_command
 
 if TYPE_CHECKING:
     from headrace.engine.protocol.views import JobView
@@ -49,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status.
     """
     parser = _parser()
+    _complete(parser)
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
@@ -61,6 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: the job was canceled and everything it started has ended", file=sys.stderr)
         return 130
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks how a line may go on, and end; for all others nothing happens."""
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,11 +140,13 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help="jobs of a running Ray cluster")
     listing.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    listing.add_argument("--json", action="store_true", help="a list of objects")
     listing.set_defaults(function=_list)
 
     cancel = commands.add_parser("cancel", help="cancel a job of a running Ray cluster")
     cancel.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
     cancel.add_argument("job", help="job id, or its beginning")
+    cancel.add_argument("--json", action="store_true", help="an object")
     cancel.set_defaults(function=_cancel)
 
     stop = commands.add_parser(
@@ -145,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     stop.add_argument("--savepoint", metavar="DIR", help="with a savepoint below DIR instead of a checkpoint")
     stop.add_argument("job", help="job id, or its beginning")
+    stop.add_argument("--json", action="store_true", help="an object")
     stop.set_defaults(function=_stop)
 
     rescale = commands.add_parser("rescale", help="run a job on at another parallelism, from a fresh checkpoint")
@@ -161,14 +175,18 @@ def _parser() -> argparse.ArgumentParser:
         help="of one operator, by uid or name; may be repeated",
     )
     rescale.add_argument("job", help="job id, or its beginning")
+    rescale.add_argument("--json", action="store_true", help="an object")
     rescale.set_defaults(function=_rescale)
     savepoint = commands.add_parser("savepoint", help="take a savepoint of a running job, or delete one")
     savepoint.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
     savepoint.add_argument("--dispose", metavar="PATH", help="delete this savepoint; needs no cluster")
     savepoint.add_argument("job", nargs="?", help="job id, or its beginning")
     savepoint.add_argument("directory", nargs="?", metavar="DIR", help="below which it goes (the job's default)")
+    savepoint.add_argument("--json", action="store_true", help="an object")
     savepoint.set_defaults(function=_savepoint)
+    add_program_commands(commands)
     add_logs_command(commands, _whole_number)
+    add_top_command(commands, _whole_number)
     add_state_commands(commands)
     add_cluster_commands(commands)
 
@@ -289,18 +307,13 @@ def _run(options: argparse.Namespace) -> int:
         os.environ["HEADRACE_PROGRESS"] = "none"
     else:
         os.environ.setdefault("HEADRACE_PROGRESS", "terminal")
-    sys.argv = [str(program), *options.arguments]
-    sys.path.insert(0, str(program.resolve().parent))
     try:
-        runpy.run_path(str(program), run_name="__main__")
-    except SyntaxError as error:
-        if error.filename != str(program):
-            raise  # of a module that it imports: who does is of interest
-        print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
-        return 1
+        status = run_file(program, options.arguments)
     except DryRunOver as over:
         print(over.report)
         return 0 if over.report.is_restorable else 1
+    if status:
+        return status
     if options.dry_run:
         print("error: the program has ended without running a job", file=sys.stderr)
         return 1
@@ -311,6 +324,9 @@ def _list(options: argparse.Namespace) -> int:
     from headrace.actors.cluster import all_jobs
 
     jobs = all_jobs(options.address)
+    if options.json:
+        print(json.dumps([_job_as_json(cluster, view) for cluster, view in jobs]))
+        return 0
     if not jobs:
         print("no jobs")
         return 0
@@ -319,6 +335,24 @@ def _list(options: argparse.Namespace) -> int:
         started = datetime.fromtimestamp(view.started_ms / 1_000).astimezone()
         print(f"{view.job_id:34} {view.state:11} {started:%Y-%m-%d %H:%M:%S}  {view.num_restarts:>8}  {view.name}")
     return 0
+
+
+def _job_as_json(cluster: str, view: JobView) -> dict[str, Any]:
+    """A job, with the keys of REST."""
+    return {
+        "jid": view.job_id,
+        "name": view.name,
+        "state": view.state,
+        "cluster": cluster,
+        "start-time": view.started_ms,
+        "end-time": -1 if view.ended_ms is None else view.ended_ms,
+        "restarts": view.num_restarts,
+    }
+
+
+def _say(options: argparse.Namespace, text: str, **facts: Any) -> None:
+    """Say what was done: to people, or as an object."""
+    print(json.dumps(facts) if options.json else text)
 
 
 def _find_job(options: argparse.Namespace) -> tuple[str, JobView]:
@@ -342,14 +376,15 @@ def _stop(options: argparse.Namespace) -> int:
         with cluster_named(options.address, name) as cluster:
             client = JobClient(cluster, view.job_id, view.name)
             place = client.stop_with_savepoint(options.savepoint, drain=options.drain)
-        print(f"stopped {view.job_id} ({view.name}); its savepoint:\n{place}")
+        text = f"stopped {view.job_id} ({view.name}); its savepoint:\n{place}"
+        _say(options, text, jid=view.job_id, location=place)
         return 0
     with cluster_named(options.address, name) as cluster:
         path = JobClient(cluster, view.job_id, view.name).stop(drain=options.drain)
+    text = f"stopped {view.job_id} ({view.name}); its last checkpoint:\n{path}"
     if path is None:
-        print(f"{view.job_id} ({view.name}) has ended; no checkpoint was kept")
-    else:
-        print(f"stopped {view.job_id} ({view.name}); its last checkpoint:\n{path}")
+        text = f"{view.job_id} ({view.name}) has ended; no checkpoint was kept"
+    _say(options, text, jid=view.job_id, location=path)
     return 0
 
 
@@ -366,9 +401,9 @@ def _rescale(options: argparse.Namespace) -> int:
         client = JobClient(cluster, view.job_id, view.name)
         client.rescale(options.parallelism, dict(options.operator))
         view = client.view()
-    print(f"rescaled {view.job_id} ({view.name})")
-    for vertex in view.vertices:
-        print(f"{vertex.parallelism:>5}  {vertex.name}")
+    lines = [f"{vertex.parallelism:>5}  {vertex.name}" for vertex in view.vertices]
+    found = {vertex.vertex_id: vertex.parallelism for vertex in view.vertices}
+    _say(options, "\n".join([f"rescaled {view.job_id} ({view.name})", *lines]), jid=view.job_id, parallelism=found)
     return 0
 
 
@@ -380,7 +415,7 @@ def _savepoint(options: argparse.Namespace) -> int:
             print("error: --dispose takes a path and no job", file=sys.stderr)
             return 2
         dispose_savepoint(options.dispose)
-        print(f"deleted {options.dispose}")
+        _say(options, f"deleted {options.dispose}", deleted=options.dispose)
         return 0
     if not options.job:
         print("error: which job?", file=sys.stderr)
@@ -391,7 +426,8 @@ def _savepoint(options: argparse.Namespace) -> int:
 
     name, view = _find_job(options)
     with cluster_named(options.address, name) as cluster:
-        print(JobClient(cluster, view.job_id, view.name).trigger_savepoint(options.directory))
+        place = JobClient(cluster, view.job_id, view.name).trigger_savepoint(options.directory)
+    _say(options, place, jid=view.job_id, location=place)
     return 0
 
 
@@ -402,10 +438,11 @@ def _cancel(options: argparse.Namespace) -> int:
 
     cluster, view = _find_job(options)
     if JobStatus(view.state).is_terminal:
-        print(f"{view.job_id} ({view.name}) has ended already: {view.state}")
+        text = f"{view.job_id} ({view.name}) has ended already: {view.state}"
+        _say(options, text, jid=view.job_id, state=view.state)
         return 0
     cancel_job(options.address, cluster, view.job_id)
-    print(f"canceled {view.job_id} ({view.name})")
+    _say(options, f"canceled {view.job_id} ({view.name})", jid=view.job_id, state="CANCELED")
     return 0
 
 

@@ -11,8 +11,10 @@ Source: Flink's ``ExecutionEnvironment``; PyFlink's names.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +37,7 @@ from headrace.state.files.filesystem import filesystem_for
 
 from ..arguments.checks import text, whole
 from ..arguments.places import absolute_place
+from ..jobs.shown_program import ProgramShown, is_only_shown
 from .dataset import DataSet
 from .file_types import plain_schema
 from .output_folders import require_apart
@@ -122,7 +125,8 @@ class ExecutionEnvironment(DataSetSources):
 
         Args:
             executor: ``spark`` (on the Ray cluster) or ``local`` (in this process); None for what
-                ``HEADRACE_EXECUTOR`` says, else ``spark``. An object with ``execute`` and ``close`` is used as it is.
+                ``HEADRACE_EXECUTOR`` says, else ``spark``, or ``local`` where Spark is not installed. An object with
+                ``execute`` and ``close`` is used as it is.
             parallelism: How many partitions data sets have that do not say; None for what ``HEADRACE_PARALLELISM``
                 says, else for the executor's default.
             optimize: Whether plans are optimised before they run; off for tests of the optimiser.
@@ -134,7 +138,7 @@ class ExecutionEnvironment(DataSetSources):
         Raises:
             ConfigurationError: If there is no such executor, or an option that it does not know.
         """
-        chosen = executor if executor is not None else os.environ.get("HEADRACE_EXECUTOR") or "spark"
+        chosen = executor if executor is not None else os.environ.get("HEADRACE_EXECUTOR") or _default_executor(options)
         if chosen == "local":
             for name, value in options.items():
                 if name != "memory_bytes":
@@ -291,6 +295,11 @@ class ExecutionEnvironment(DataSetSources):
 
     def run(self, sinks: tuple[Node, ...], job_name: str = "headrace dataset job") -> ExecutionResult:
         """Run a plan from its sinks; called by the data set classes."""
+        if is_only_shown():
+            from headrace.engine.optimizer.explain import explain_json
+
+            plan = explain_json(self._optimized(sinks))
+            raise ProgramShown(plan, plan)
         executor = self._get_executor()
         started = monotonic()
         with self._fetched_files() as cached:
@@ -364,6 +373,19 @@ class ExecutionEnvironment(DataSetSources):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _default_executor(options: dict[str, Any]) -> str:
+    """The executor of programs that name none: Spark, or this process where Spark is not installed, which is said.
+
+    Options of Spark name Spark.
+    """
+    missing = [name for name in ("pyspark", "raydp") if importlib.util.find_spec(name) is None]
+    if not missing or set(options) - {"memory_bytes"}:
+        return "spark"
+    packages = " and ".join(missing)
+    sys.stderr.write(f"data sets run in this process: {packages} not installed (pip install 'headrace[spark]')\n")
+    return "local"
 
 
 def _parallelism_from_outside() -> int | None:

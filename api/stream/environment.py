@@ -52,6 +52,7 @@ from ..arguments.data_types import Types, resolve_type, schema_of
 from ..arguments.known_columns import columns_of_source
 from ..arguments.places import absolute_place, check_shared_places, is_submitted
 from ..jobs.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
+from ..jobs.shown_program import ProgramShown, is_only_shown
 from .absent_names import absence_of
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
@@ -451,6 +452,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         *,
         attached: bool,
     ) -> JobClient:
+        if is_only_shown():
+            raise ProgramShown(self.explain(job_name), self.get_execution_plan())
         with self._checkpoints.submitting():
             return self._submit_all(job_name, restore, on_progress, attached=attached)
 

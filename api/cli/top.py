@@ -1,0 +1,120 @@
+"""``headrace top``: what runs in a cluster, and which operator is busy, live; lines where there is no terminal."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .job_logs import add_rest_options, rest_client
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..rest.client import RestClient
+
+__all__ = ["add_command"]
+
+REFRESH_S = 1.0
+"""In a terminal; lines come every `LINES_S`."""
+
+LINES_S = 5.0
+
+
+def add_command(commands: Any, whole_number: Callable[[str], int]) -> None:
+    """Add the command to a parser's.
+
+    Args:
+        commands: The parser's commands.
+        whole_number: Reads a number.
+    """
+    top = commands.add_parser("top", help="running jobs and their operators, live")
+    add_rest_options(top)
+    top.add_argument("--times", type=whole_number, metavar="N", default=0, help="end after so many looks (never)")
+    top.set_defaults(function=_top)
+
+
+def _top(options: argparse.Namespace) -> int:
+    client = rest_client(options)
+    with contextlib.suppress(KeyboardInterrupt):
+        if sys.stdout.isatty():
+            _show_table(client, options.times)
+        else:
+            _print_lines(client, options.times)
+    return 0
+
+
+def _looks(client: RestClient, times: int, pause_s: float) -> Any:
+    """What there is to be shown, again and again."""
+    number = 0
+    while True:
+        running = [job for job in client.jobs() if job["end-time"] < 0]
+        yield client.overview(), [client.job(job["jid"]) for job in running]
+        number += 1
+        if number == times:
+            return
+        time.sleep(pause_s)
+
+
+def _show_table(client: RestClient, times: int) -> None:
+    from rich.live import Live
+
+    with Live(screen=times != 1, auto_refresh=False) as live:
+        for overview, jobs in _looks(client, times, REFRESH_S):
+            live.update(_table(overview, jobs), refresh=True)
+
+
+def _headline(overview: dict[str, Any]) -> str:
+    used = overview["slots-total"] - overview["slots-available"]
+    return f"{overview['jobs-running']} running, {used} of {overview['slots-total']} slots used"
+
+
+def _table(overview: dict[str, Any], jobs: list[dict[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(title=_headline(overview), title_justify="left", expand=True)
+    table.add_column("operator", ratio=1, no_wrap=True)
+    for name in ("tasks", "state", "in/s", "out/s", "busy", "waits"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for job in jobs:
+        table.add_row(f"[bold]{_plain(job['name'])}[/bold] {job['jid'][:8]}", "", job["state"], "", "", "", "")
+        for vertex in job["vertices"]:
+            busy, waits = _shares(vertex)
+            style = "red" if waits > 0.5 else "yellow" if busy > 0.8 else ""
+            table.add_row(f"  {_plain(vertex['name'])}", *_cells(vertex), style=style)
+    if not jobs:
+        table.add_row("no job runs", "", "", "", "", "", "")
+    return table
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _shares(vertex: dict[str, Any]) -> tuple[float, float]:
+    return vertex["busy"], vertex["backpressured"]
+
+
+def _cells(vertex: dict[str, Any]) -> tuple[str, ...]:
+    busy, waits = _shares(vertex)
+    rates = (f"{vertex['read-records-per-second']:,.0f}", f"{vertex['write-records-per-second']:,.0f}")
+    return str(vertex["parallelism"]), vertex["status"], *rates, f"{busy:.0%}", f"{waits:.0%}"
+
+
+def _print_lines(client: RestClient, times: int) -> None:
+    for overview, jobs in _looks(client, times, LINES_S):
+        print(_headline(overview))
+        for job in jobs:
+            print(f"{job['jid']}  {job['state']}  {job['name']}")
+            for vertex in job["vertices"]:
+                tasks, state, rate_in, rate_out, busy, waits = _cells(vertex)
+                print(
+                    f"  {vertex['name']}: {tasks} tasks {state}, {rate_in} in/s, {rate_out} out/s, "
+                    f"busy {busy}, waits {waits}"
+                )
+        sys.stdout.flush()
