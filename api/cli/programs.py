@@ -1,5 +1,5 @@
 """Programs from the command line: how one is run as a script, ``headrace info``, which shows one without running it,
-and ``headrace init``, which begins one.
+and ``headrace init``, which begins one; and ``headrace grafana``, a board that watches them.
 
 Source: Flink's ``flink info``; ``cargo new`` for a project whose test passes.
 """
@@ -40,6 +40,9 @@ def add_commands(commands: Any) -> None:
     info.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     info.set_defaults(function=_info)
 
+    grafana = commands.add_parser("grafana", help="print a board for Grafana, over what Prometheus fetches by REST")
+    grafana.set_defaults(function=_grafana)
+
     init = commands.add_parser("init", help="make a project, with a job and its test")
     init.add_argument("name", metavar="NAME", help="a folder that is not there yet; its last part names the project")
     init.set_defaults(function=_init)
@@ -78,6 +81,11 @@ def _info(options: argparse.Namespace) -> int:
     if status == 0:
         print("error: the program has ended without running a job", file=sys.stderr)
     return status or 1
+
+
+def _grafana(_options: argparse.Namespace) -> int:
+    print((resources.files("headrace.cli") / "project" / "grafana.json").read_text(encoding="utf-8"), end="")
+    return 0
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -166,7 +166,8 @@ class SubtaskView:
         node: The machine, as the cluster names it; empty if that is not known.
         entered_ms: When the attempt came into each state, epoch milliseconds.
         numbers: ``records_in``, ``records_out``, ``busy_ms``, ``backpressured_ms``, ``elapsed_ms`` since the attempt's
-            start, and ``watermark_ms`` if there is one. Empty before its first report.
+            start, ``output_usage`` and ``input_usage`` (how full the fullest channel is, 0 to 1), ``watermark_ms`` and
+            ``input_watermark_ms`` if there is one. Empty before its first report.
         records_in_per_s: Over the last report interval; so of the next ones.
         records_out_per_s: Rate of what it has given on.
         busy: Share of time, 0 to 1.

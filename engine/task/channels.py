@@ -127,6 +127,11 @@ class OutputChannel:
         )
 
     @property
+    def usage(self) -> float:
+        """How full it is, 0 to 1 (and over, behind a batch that is larger than it may hold)."""
+        return max(self._pending_rows / self._max_rows, self._pending_bytes / self.limit_bytes)
+
+    @property
     def limit_bytes(self) -> int:
         """How many bytes are gathered before the channel is full: what the consumer wants at once."""
         return self._limit_bytes or self._max_bytes
@@ -463,6 +468,11 @@ class InputChannel:
         batch = self._queue[0].elements[self._position]
         assert isinstance(batch, Batch)
         return batch.slice(self._rows_taken, batch.num_rows - self._rows_taken)
+
+    @property
+    def usage(self) -> float:
+        """How much of what may be in flight has arrived and waits to be taken, 0 to 1 (and over, of large batches)."""
+        return sum(message.nbytes for message in self._queue) / self._window_bytes
 
     @property
     def window_bytes(self) -> int:

@@ -8,8 +8,9 @@ Source: Flink's ``RuntimeEnvironment`` and ``TaskIOMetricGroup``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
@@ -216,8 +217,11 @@ class TaskMetrics:
             self.backpressured_ms += now_ms - self._backpressured_since_ms
         self._backpressured_since_ms = now_ms if is_backpressured else None
 
-    def report(self) -> None:
+    def report(self, channels: Mapping[str, float] = MappingProxyType({})) -> None:
         """Tell the JobManager the task's numbers and what its functions have accumulated.
+
+        Args:
+            channels: Numbers of the task's channels.
 
         Raises:
             HeadraceError: If a user's gauge or accumulator fails.
@@ -235,7 +239,7 @@ class TaskMetrics:
         }
         event_time = {OperatorId(link.uid): _event_time_of(link) for link in self._links}
         self._outbox.tell_job_manager(
-            MetricsReported(self._outbox.attempt, self._numbers(), operators, accumulated, event_time)
+            MetricsReported(self._outbox.attempt, {**self._numbers(), **channels}, operators, accumulated, event_time)
         )
 
     def _note_processor_time(self) -> None:

@@ -28,6 +28,7 @@ from headrace.state.keyed.managed_memory import ManagedMemory
 from headrace.state.reading.program_pickles import load_program
 
 from ..columns.records import (
+    MIN_TIMESTAMP,
     Batch,
     CheckpointBarrier,
     Element,
@@ -238,7 +239,17 @@ class Task:
     def report_metrics(self) -> None:
         """Tell the JobManager the task's numbers and what its functions have accumulated."""
         self._chain.note_memory()
-        self.metrics.report()
+        self.metrics.report(self._channel_numbers())
+
+    def _channel_numbers(self) -> dict[str, float]:
+        """How full channels are, and where event time is in what has been taken from them."""
+        numbers = {"output_usage": self._outputs.usage}
+        if self._inputs:
+            numbers["input_usage"] = max(channel.usage for channel in self._inputs)
+            watermark_ms = self._watermarks.watermark_ms
+            if watermark_ms > MIN_TIMESTAMP:
+                numbers["input_watermark_ms"] = watermark_ms
+        return numbers
 
     def take_commands(self) -> list[Command]:
         """Return the commands that have come up, in order."""

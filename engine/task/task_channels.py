@@ -164,6 +164,11 @@ class TaskOutputs:
         """Whether a channel waits for credit with as much as it may hold: no more may be produced."""
         return any(channel.is_full for channel in self._channels)
 
+    @property
+    def usage(self) -> float:
+        """How full the fullest channel is, 0 to 1; 0 if there is none."""
+        return max((channel.usage for channel in self._channels), default=0.0)
+
     def wanted_rows(self) -> int:
         """Return how many records to take at once, so that no consumer is given much more than it wants at once."""
         return min((each.wanted_rows() for each in self._outlets), default=UNBOUNDED_ROWS)

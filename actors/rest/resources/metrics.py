@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.engine.protocol.details import JobDetails
 from headrace.engine.protocol.states import JobStatus
+from headrace.engine.protocol.views import JobView
 
 from .cluster import slots_of
 from .jobs import now_ms, vertex_pairs
@@ -110,7 +111,10 @@ def metrics_of_job(details: JobDetails) -> dict[str, float]:
     is_running = view.state == JobStatus.RUNNING.value
     metrics: dict[str, float] = {
         "uptime": last_ms - running_ms if is_running and running_ms is not None else 0,
+        "downtime": _since(view, JobStatus.RESTARTING),
         "numRestarts": view.num_restarts,
+        "fullRestarts": view.num_restarts,
+        "totalNumberOfCheckpoints": view.checkpoints_completed + view.checkpoints_failed,
         "numberOfCompletedCheckpoints": view.checkpoints_completed,
         "numberOfFailedCheckpoints": view.checkpoints_failed,
     }
@@ -126,6 +130,12 @@ def metrics_of_job(details: JobDetails) -> dict[str, float]:
     if checkpoints.restored is not None:
         metrics["lastCheckpointRestoreTimestamp"] = checkpoints.restored.restored_ms
     return metrics
+
+
+def _since(view: JobView, state: JobStatus) -> int:
+    """For how long a job has been in a state; 0 if it is in another one."""
+    entered_ms = view.entered_ms.get(state.value)
+    return max(now_ms() - entered_ms, 0) if view.state == state.value and entered_ms is not None else 0
 
 
 def job_metrics(request: RestRequest) -> Any:

@@ -57,6 +57,14 @@ _NAMES = {
 }
 """Metrics of operators that Flink has, too, with its names."""
 
+_TASK_NAMES = {
+    "watermark_ms": "currentOutputWatermark",
+    "input_watermark_ms": "currentInputWatermark",
+    "input_usage": "inPoolUsage",
+    "output_usage": "outPoolUsage",
+}
+"""Numbers of tasks that not all of them have."""
+
 _ODD = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -158,8 +166,7 @@ def task_metrics(subtask: SubtaskView, operators: tuple[OperatorView, ...]) -> d
         "accumulateBackPressuredTimeMs": backpressured_ms,
         "accumulateIdleTimeMs": max(numbers["elapsed_ms"] - busy_ms - backpressured_ms, 0),
     }
-    if "watermark_ms" in numbers:
-        metrics["currentOutputWatermark"] = numbers["watermark_ms"]
+    metrics |= {name: numbers[own] for own, name in _TASK_NAMES.items() if own in numbers}
     for operator, name in operator_names(operators).items():
         for metric, value in subtask.operators.get(operator, {}).items():  # type: ignore[call-overload]
             metrics[f"{name}.{metric_name(metric)}"] = value

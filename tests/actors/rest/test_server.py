@@ -20,6 +20,7 @@ from rest_kit import NUM_RECORDS, SEEN, ask, build, part, rest_environment
 from headrace.actors.rest.resources.routes import Right
 from headrace.actors.rest.security import fresh_tokens
 from headrace.actors.rest.server import RestServer
+from headrace.cli.main import main
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.kernel.rest_settings import RestSettings
 
@@ -256,6 +257,36 @@ def test_prometheus_is_told_the_same(served):
     assert {"note", "none"} <= names
     (slots,) = families["headrace_jobmanager_taskSlotsTotal"]
     assert slots.value == 2
+
+
+def test_tasks_tell_event_time_and_how_full_their_channels_are(served):
+    found = served.json(f"{served.path}/vertices/note/metrics?get=0.currentInputWatermark,0.inPoolUsage,0.outPoolUsage")
+    values = {one["id"]: float(one["value"]) for one in found}
+    # Of its two inputs the one without end has given one record, of 5,000 or, from the other split, somewhat later.
+    assert set(values) >= {"0.inPoolUsage", "0.outPoolUsage"}
+    assert (values["0.inPoolUsage"], values["0.outPoolUsage"]) == (0, 0)
+    assert values.get("0.currentInputWatermark", 5_000) < 10_000
+    (restarts,) = served.json(f"{served.path}/metrics?get=fullRestarts")
+    assert restarts["value"] == "0"
+
+
+def test_the_board_for_grafana_asks_for_metrics_that_there_are(served, capsys):
+    assert main(["grafana"]) == 0
+    board = json.loads(capsys.readouterr().out)
+    parts = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    parts += [str(variable["query"]) for variable in board["templating"]["list"]]
+    asked = {name for part in parts for name in re.findall(r"headrace_\w+", part)}
+    assert len(asked) > 15
+
+    def all_told():
+        told = set(re.findall(r"^(headrace_\w+)\{", served.get("/metrics").content.decode(), re.MULTILINE))
+        return True if asked <= told else None
+
+    until(all_told, asked)
+    labels = {name for part in parts for names in re.findall(r"by \(([^)]*)\)", part) for name in names.split(", ")}
+    labels |= {name for part in parts for name in re.findall(r"(\w+)=~", part)}
+    text = served.get("/metrics").content.decode()
+    assert all(f'{label}="' in text for label in labels)
 
 
 def test_the_description_has_every_route(served):
