@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -89,6 +90,12 @@ def rest_times(url: str, token: str) -> None:
         )
 
 
+def processor_time(session: Any) -> float:
+    """What the page's thread has used so far, in seconds."""
+    found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    return float(found["TaskDuration"])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vertices", type=int, default=200)
@@ -107,9 +114,12 @@ def main() -> int:
         with browser() as chromium:
             page = chromium.new_context(viewport=DESKTOP).new_page()
             watched = Watched(page, url)
+            session = page.context.new_cdp_session(page)
+            session.send("Performance.enable", {"timeDomain": "threadTicks"})
             if options.slow_down != 1:
-                session = page.context.new_cdp_session(page)
                 session.send("Emulation.setCPUThrottlingRate", {"rate": options.slow_down})
+            asked: list[str] = []
+            page.on("response", lambda response: asked.append(response.url))
             watched.sign_in(tokens.read)
             began = time.perf_counter()
             watched.go(f"#/job/{JOB}/graph", f'[data-vertex="v{options.vertices - 1}"]')
@@ -117,9 +127,12 @@ def main() -> int:
             layout = page.evaluate(LAYOUT.replace("JOB", JOB))
             print(f"layout: median {statistics.median(layout):.1f} ms, first {layout[0]:.1f} ms")
             page.wait_for_timeout(2_000)
+            (before, num_before), began = (processor_time(session), len(asked)), time.perf_counter()
             work = page.evaluate(WORK, 10)
+            (after, num_after), seconds = (processor_time(session), len(asked)), time.perf_counter() - began
             print(
-                f"answers: 10 in 10 s; {len(work)} tasks of 50 ms and more, the longest {max(work, default=0):.0f} ms"
+                f"page: {num_after - num_before} answers in {seconds:.0f} s take {after - before:.2f} s of its thread's"
+                f" processor time; {len(work)} tasks of 50 ms and more, the longest {max(work, default=0):.0f} ms"
             )
             frames = page.evaluate(FRAMES)
             print(
