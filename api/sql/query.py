@@ -595,7 +595,7 @@ def _of_result(name: str, column: str, value: Typed, sources: dict[str, ScopeCol
     kind = value.kind
     if source is None:
         return ScopeColumn(None, name, column, kind)
-    return replace(source, table=None, name=name, column=column, kind=kind, is_untyped=False)
+    return replace(source, table=None, name=name, column=column, kind=kind, is_untyped=False, is_hidden=False)
 
 
 def _columns_of_star(tree: Any, scope: Scope) -> list[ScopeColumn] | None:
