@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import cloudpickle
-
 from headrace.engine.cluster.leadership import LeaderRefused
 from headrace.engine.cluster.standbys import HEAD, is_head
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, InternalError, JobError, StorageError
@@ -47,6 +45,7 @@ from headrace.engine.protocol.messages import (
 )
 from headrace.engine.protocol.views import JobView, TaskManagerView
 from headrace.state.identifiers import JobId
+from headrace.state.reading.program_pickles import dump_program
 
 from .head import (
     DISPATCHER_ACTOR,
@@ -202,9 +201,7 @@ class Cluster:
             ClusterUnavailableError: If the cluster does not answer.
         """
         job_id = JobId(self.system.fresh_id())
-        request = SubmitJob(
-            job_id, job_graph.name, cloudpickle.dumps(job_graph), settings or job_graph.settings, num_slots
-        )
+        request = SubmitJob(job_id, job_graph.name, dump_program(job_graph), settings or job_graph.settings, num_slots)
         answer = self.ask_dispatcher(request, SUBMIT_TIMEOUT_MS)
         if not isinstance(answer, JobSubmitted):
             message = f"a submission was answered by {answer!r}"

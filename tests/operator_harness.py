@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from headrace.engine.columns.records import Batch, LatencyMarker, StreamStatus, Watermark
@@ -22,6 +21,7 @@ from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import key_group_range, key_groups_of, subtask_of
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 MAX_PARALLELISM = 128
 
@@ -91,7 +91,7 @@ class OperatorHarness:
         backend: str | None = None,
     ) -> None:
         self.now_ms = now_ms
-        self.operator: Operator = cloudpickle.loads(cloudpickle.dumps(operator))
+        self.operator: Operator = load_program(dump_program(operator))
         self.output = CollectingOutput()
         self.metrics = MetricGroup()
         self._subtask = subtask

@@ -18,11 +18,10 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from headrace.engine.kernel.link import Parcel
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 __all__ = ["decode", "encode"]
 
@@ -65,7 +64,7 @@ def encode(parcels: tuple[Parcel, ...]) -> list[Any]:
         payload = stream.getvalue()
     except (pickle.PicklingError, AttributeError, TypeError):
         buffers.clear()
-        payload = cloudpickle.dumps(parcels, protocol=5, buffer_callback=buffers.append)
+        payload = dump_program(parcels, protocol=5, buffer_callback=buffers.append)
     if not buffers and len(payload) < OUT_OF_BAND_BYTES:
         return [payload]
     parts: list[Any] = [pickle.PickleBuffer(payload) if len(payload) >= OUT_OF_BAND_BYTES else payload, *buffers]

@@ -37,7 +37,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, NodeLabelSchedulingStrategy, NotIn
@@ -48,7 +47,7 @@ from headrace.engine.kernel.link import BARE, Frame, LinkTiming
 from headrace.engine.kernel.machine import CancelOffload, Offload, OffloadCompleted, SpawnHost
 from headrace.engine.protocol.messages import RequestFailed
 from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from ..hosts.host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
 from ..hosts.host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us, thread_processor_us
@@ -213,7 +212,7 @@ class Launcher:
         if child.is_detached:
             options["lifetime"] = "detached"
         try:
-            spec = HostSpec(self._cluster, command.host, cloudpickle.dumps(command.actors), self._reserve)
+            spec = HostSpec(self._cluster, command.host, dump_program(command.actors), self._reserve)
             name = actor_name(self._cluster, command.host)
             handle = _actor_class().options(name=name, namespace=NAMESPACE, **options).remote(spec)
             child.handle = handle
@@ -538,7 +537,7 @@ class RayHost:
         """Put a question to a machine; the pickled answer, or None if there was none in time."""
         question = load_program(request)
         if actor == OBSERVER_ACTOR:
-            return cloudpickle.dumps(self._process.observer.answer(question))
+            return dump_program(self._process.observer.answer(question))
         answers: list[Any] = []
         answered = threading.Event()
 
@@ -550,10 +549,10 @@ class RayHost:
         if not answered.wait(timeout_s):
             return None
         try:
-            return cloudpickle.dumps(answers[0])
+            return dump_program(answers[0])
         except Exception as error:
             message = f"the answer cannot be pickled: {error!r}"
-            return cloudpickle.dumps(RequestFailed(InternalError(message, machine=actor)))
+            return dump_program(RequestFailed(InternalError(message, machine=actor)))
 
     def _run_and_exit(self) -> None:
         self._process.run()

@@ -16,14 +16,13 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import cloudpickle
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from headrace.engine.cluster.standbys import is_head
 from headrace.engine.errors import ClusterUnavailableError
 from headrace.engine.kernel.machine import Address, SpawnHost
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from ..hosts.host import MachineFactory
 from ..hosts.host_system import AskTimedOutError, HostGoneError
@@ -134,7 +133,7 @@ class RaySystem:
                 self._news.notify_all()
 
     def _ask(self, address: Address, request: Any, timeout_ms: int) -> Any:
-        question = cloudpickle.dumps(request)
+        question = dump_program(request)
         deadline = time.monotonic() + timeout_ms / 1_000
         left_s = timeout_ms / 1_000
         while left_s > 0:

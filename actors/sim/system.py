@@ -27,12 +27,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import cloudpickle
-
 from headrace.engine.errors import InternalError, raise_from_outside
 from headrace.engine.kernel.link import Frame, LinkTiming
 from headrace.engine.kernel.machine import Address, CancelOffload, Command, Offload, OffloadCompleted, SpawnHost
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from ..hosts.host import HostKernel, MachineFactory
 from ..hosts.host_system import AskTimedOutError, HostGoneError
@@ -652,7 +650,7 @@ def _host_gone(address: Address) -> HostGoneError:
 
 def _copy(value: Any) -> Any:
     """As it arrives in another process."""
-    return load_program(cloudpickle.dumps(value))
+    return load_program(dump_program(value))
 
 
 def _build_checked(build: MachineFactory, address: Address) -> Any:

@@ -15,12 +15,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from headrace.engine.errors import InternalError, ProgramError
 from headrace.engine.plan.plan import FileSource, ForeignSource, Node, SequenceSource, TableSource, wire_schema
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from .catalyst import column_of
 from .columns import Layout, column_name
@@ -250,7 +249,7 @@ def _ray_references(node: ForeignSource, job: Job) -> Relation:
     import ray
 
     layout = Layout(wire_schema(node.schema))
-    pickled = cloudpickle.dumps(layout)
+    pickled = dump_program(layout)
 
     def as_stream(table: Any) -> bytes:
         wanted = load_program(pickled)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pyarrow as pa
 
@@ -30,7 +29,7 @@ from headrace.engine.partitions.context import Superstep, TaskContext
 from headrace.engine.partitions.shipping import targets
 from headrace.engine.partitions.wire import comparable_keys, decode
 from headrace.engine.plan.plan import IterationInput, Node, Ship, ShipKind, wire_schema
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from .columns import Layout
 from .failures import carried, known_failure, remember_failure
@@ -231,7 +230,7 @@ class PythonTask:
             source, steps, combine, ship, num_partitions, bounds, table, output, job, dict(cached_files or {}),
             function, broadcast_input,
         )  # fmt: skip
-        self._pickled: bytes = cloudpickle.dumps(plan)
+        self._pickled: bytes = dump_program(plan)
         # These register themselves with the Spark command that they are pickled into.
         self._broadcasts = broadcasts
         self._counted = counted
@@ -288,7 +287,7 @@ class PythonTask:
 
         superstep = None
         if step.superstep:
-            own = {name: load_program(cloudpickle.dumps(empty)) for name, empty in step.aggregators.items()}
+            own = {name: load_program(dump_program(empty)) for name, empty in step.aggregators.items()}
             superstep = Superstep(step.superstep, own, step.previous)
         return TaskContext(
             step.node.name,
@@ -308,7 +307,7 @@ class PythonTask:
             # A sample of it: how the records compare, not the records.
             for batch in batches:
                 keys = comparable_keys(decode(batch, schema), plan.ship.orders)
-                yield pa.RecordBatch.from_arrays([pa.array(map(cloudpickle.dumps, keys), pa.binary())], names=["c0"])
+                yield pa.RecordBatch.from_arrays([pa.array(map(dump_program, keys), pa.binary())], names=["c0"])
             return
         first = subtask
         for batch in batches:
@@ -330,7 +329,7 @@ class PythonTask:
                 counted[key] = context.accumulators.report(context.name)
             if context.superstep is not None and context.superstep.aggregators:
                 key = ("aggregators", *place)
-                counted[key] = cloudpickle.dumps(context.superstep.aggregators)
+                counted[key] = dump_program(context.superstep.aggregators)
         if counted:
             self._counted.add(counted)
 

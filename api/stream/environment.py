@@ -24,8 +24,6 @@ from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
 from headrace.engine.checkpoint.io import RestorePoint
 from headrace.engine.checkpoint.restore_check import RestoreReport, check_restore
 from headrace.engine.connectors.contract import Source
@@ -47,6 +45,7 @@ from headrace.engine.kernel.config import (
 )
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.reading.program_pickles import dump_program
 
 from ..arguments.data_types import Types, resolve_type, schema_of
 from ..arguments.known_columns import columns_of_source
@@ -617,7 +616,7 @@ def _check_picklable(job_graph: JobGraph) -> None:
     for vertex in job_graph.vertices.values():
         for link in vertex.chain:
             try:
-                cloudpickle.dumps(link.operator)
+                dump_program(link.operator)
             except Exception as error:
                 message = f"an operator cannot be pickled: {error}"
                 hint = (

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import cloudpickle
-
 from headrace.engine.columns.records import MAX_WATERMARK, Batch, LatencyMarker, StreamStatus, Watermark
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.keys import KeySelector
@@ -29,7 +27,7 @@ from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import key_groups_of, subtask_of
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from ..stream.data_stream import DataStream
 from .harness import Harness, WatermarkGuard, batch_of, records_of_batch
@@ -392,7 +390,7 @@ def _maker_of(stream: Any) -> tuple[Operator, str]:
 
 def _pickled(operator: Operator, name: str) -> bytes:
     try:
-        return cloudpickle.dumps(operator)
+        return dump_program(operator)
     except Exception as error:
         message = f"an operator cannot be pickled: {error}"
         hint = "Make what cannot be sent to another process (locks, connections, files) in the function's open()."

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
-
 from headrace.engine.checkpoint.io import Fenced, check_restorable, prepare_job, publish_checkpoint
 from headrace.engine.errors import CheckpointError, InternalError, ProgramError
 from headrace.engine.functions.operator import PRINT
@@ -53,6 +51,7 @@ from headrace.state.checkpoints.snapshot import OperatorSnapshot
 from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 from headrace.state.keyed.contract import KeyedStateBackend
+from headrace.state.reading.program_pickles import dump_program
 
 from ..jobs.client import print_report
 from .pipeline_ports import OUTPUT_REPORT, Fed
@@ -102,7 +101,7 @@ class ProgramRun:
         self._keep = keep
         self._slot = SlotMachine(Address("test", "slot"), TASK_MANAGER)
         self._slot.clock = lambda: self.now_ms
-        self._job = SubmitJob(JobId("test"), graph.name, cloudpickle.dumps(graph), graph.settings, 1)
+        self._job = SubmitJob(JobId("test"), graph.name, dump_program(graph), graph.settings, 1)
         self._execution = JobExecution(self._job, graph, JOB_MANAGER, COORDINATOR, EventLog())
         # Commands not carried out yet, with the machines that gave them.
         self._commands: deque[tuple[bool, Command]] = deque()

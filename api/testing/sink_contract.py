@@ -24,8 +24,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
 from headrace.engine.connectors.contract import (
     SupportsCommitProof,
 )
@@ -36,7 +34,7 @@ from headrace.engine.errors import (
     SinkError,
     SinkFencedError,
 )
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from .sink_subject import CrashError, SinkSubject
 
@@ -48,7 +46,7 @@ Check = Callable[["SinkSubject"], None]
 # --------------------------------------------------------------------------------------------------------------- checks
 def can_be_pickled(subject: SinkSubject) -> None:
     """The sink travels to the slots."""
-    load_program(cloudpickle.dumps(subject.sink)).create_writer()
+    load_program(dump_program(subject.sink)).create_writer()
 
 
 def shows_nothing_before_its_checkpoint_is_complete(subject: SinkSubject) -> None:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
@@ -31,7 +30,7 @@ from headrace.state.keyed.evolution import migration
 from headrace.state.keyed.kinds import StateDescriptor
 from headrace.state.keys.key_groups import KeyGroupRange
 from headrace.state.open.names import BUFFERED_REQUESTS, COMMITTABLES, SINK_HISTORY
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from ..columns.records import Batch, LatencyMarker, StreamStatus, Watermark
 from ..connectors.async_sink_operator import AsyncSinkOperator
@@ -174,7 +173,7 @@ def check_restore(
     known = {state.uid: state for state in manifest.operators}
     operators: list[OperatorReport] = []
     for vertex in job_graph.vertices.values():
-        copied: JobVertex = load_program(cloudpickle.dumps(vertex))
+        copied: JobVertex = load_program(dump_program(vertex))
         for node in copied.chain:
             splits = point.enumerators.get(node.uid)
             trial = _Trial(node.uid, node.name, vertex, known.get(node.uid), has_splits=splits is not None)

@@ -32,13 +32,12 @@ from enum import IntEnum
 from itertools import chain, compress
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError, raise_from_outside
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 from headrace.state.values.serde import columns_from_rows, rows_from_columns
 
 from .sizes import rows_nbytes
@@ -414,7 +413,7 @@ def _pack(rows: list[Any]) -> _Packed:
         return pickle.dumps(rows, protocol=5, buffer_callback=buffers.append), buffers
     except (pickle.PicklingError, AttributeError, TypeError):
         buffers.clear()
-        return cloudpickle.dumps(rows, protocol=5, buffer_callback=buffers.append), buffers
+        return dump_program(rows, protocol=5, buffer_callback=buffers.append), buffers
 
 
 def _unpack(payload: Any, buffers: list[Any]) -> list[Any]:

@@ -20,10 +20,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import cloudpickle
-
 from headrace.state.checkpoints.manifest_schema import require
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from ..errors import ProgramError, TypeMismatchError, raise_from_outside
 
@@ -281,7 +279,7 @@ def _part_of(operator: str, name: str, accumulator: Accumulator) -> AccumulatorP
     own = type(accumulator)
     kind = own.__name__ if own.__module__ == __name__ else f"{own.__module__}.{own.__qualname__}"
     try:
-        pickled = cloudpickle.dumps(accumulator)
+        pickled = dump_program(accumulator)
     except BaseException as error:
         raise_from_outside(error)
         message = f"accumulator {name!r} holds what cannot be pickled: {error!r}"
@@ -295,7 +293,7 @@ def part_as_facts(part: AccumulatorPart) -> list[Any]:
     content = part.content
     plain = None if isinstance(content, bytes) else _as_number(content)
     if plain is None:
-        pickled = content if isinstance(content, bytes) else cloudpickle.dumps(content)
+        pickled = content if isinstance(content, bytes) else dump_program(content)
         plain = base64.b64encode(pickled).decode()
     return [part.operator, part.kind, plain]
 

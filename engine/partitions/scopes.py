@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 from ..functions.accumulators import Accumulator
 from ..plan.plan import DeltaIteration, Node
@@ -83,4 +82,4 @@ class Scope:
 
 def copied(value: Any) -> Any:
     """Return a copy of something that a program has handed in, as another process would have it."""
-    return load_program(cloudpickle.dumps(value))
+    return load_program(dump_program(value))

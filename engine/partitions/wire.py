@@ -21,12 +21,11 @@ from datetime import datetime, timezone
 from types import FunctionType, MemberDescriptorType
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 from headrace.state.values.serde import are_as_they_come_back, columns_as
 from headrace.state.values.sharing import shown
 
@@ -109,7 +108,7 @@ def _pickled(record: Any) -> bytes:
     except Exception:
         # Objects of classes and functions that a module cannot be asked for.
         try:
-            return cloudpickle.dumps(record, protocol=5)
+            return dump_program(record, protocol=5)
         except Exception as error:
             message = f"a record cannot be pickled: {error!r}; it is {shown(record)}"
             raise TypeMismatchError(message) from error

@@ -1,4 +1,4 @@
-"""Reading what cloudpickle wrote of a user's program: a class is filled once in each process, and never again.
+"""Pickles of a user's program: code keeps the name of its file, and a class is filled once in each process.
 
 cloudpickle writes functions and classes of the main program by value. A function is made anew by each reading, with the
 globals that it uses. A class exists once per process; but a reading that finds it there already would fill it again
@@ -6,7 +6,10 @@ with what it was when it was written: its attributes are replaced, and its metho
 local system, and wherever a program is read by the process that wrote it, those are the user's own classes; elsewhere
 they are those of tasks that run. So whatever may hold classes of a program is read here.
 
-Source: cloudpickle's class tracker and its ``_class_setstate``.
+Since 3.1.3 cloudpickle writes no names of files: tracebacks would say ``<dynamic-code>`` and show no line of the
+program. So whatever may hold functions of a program is written here.
+
+Source: cloudpickle's class tracker, its ``_class_setstate`` and ``_code_reduce``.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import functools
 import io
 import pickle
 import re
+import types
+from collections import ChainMap
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from cloudpickle import cloudpickle
 
-__all__ = ["load_program"]
+__all__ = ["dump_program", "load_program"]
 
 FILLING = ("cloudpickle.cloudpickle", "_class_setstate")
 """The function by which cloudpickle fills a class; without its name a pickle defines none."""
@@ -30,6 +35,21 @@ DEFINES_A_CLASS = re.compile(re.escape(FILLING[1].encode()))
 
 MAKING = {"_make_skeleton_class": 4, "_make_skeleton_enum": 5}
 """The functions by which cloudpickle begins a class, or finds it; and which argument is the id that it is known by."""
+
+FILE_NAME = 10
+"""The place of the file's name among the arguments that CPython builds a code object of."""
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
+    make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    if make is types.CodeType:
+        # A text of its own, as cloudpickle makes them: equal programs have equal pickles.
+        arguments = (*arguments[:FILE_NAME], "".join(code.co_filename), *arguments[FILE_NAME + 1 :])
+    return make, arguments
+
+
+class _Writer(cloudpickle.Pickler):
+    dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
 
 
 class _Reader(pickle.Unpickler):
@@ -64,6 +84,24 @@ class _Reader(pickle.Unpickler):
         for registered in content[0].get("_abc_impl", ()):
             definition.register(registered)  # type: ignore[attr-defined]
         return definition
+
+
+def dump_program(
+    value: Any, protocol: int | None = None, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
+) -> bytes:
+    """Pickle what may hold functions and classes of a user's main program.
+
+    Args:
+        value: What is written.
+        protocol: Pickle's; None for its latest.
+        buffer_callback: Takes the out-of-band buffers, with protocol 5.
+
+    Raises:
+        BaseException: Whatever an object raises that cannot be pickled.
+    """
+    with io.BytesIO() as stream:
+        _Writer(stream, protocol=protocol, buffer_callback=buffer_callback).dump(value)
+        return stream.getvalue()
 
 
 def load_program(data: Any, buffers: Iterable[Any] = ()) -> Any:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import cloudpickle
-
 from ..errors import CheckpointMismatchError, TypeMismatchError
-from .program_pickles import load_program
+from .program_pickles import dump_program, load_program
 
 __all__ = ["pickle_value", "unpickle_value"]
 
@@ -31,7 +29,7 @@ def pickle_value(value: Any) -> bytes:
         raise TypeMismatchError(message, hint="keep references by name or number instead of objects") from error
     except (pickle.PicklingError, AttributeError, TypeError):
         try:
-            return cloudpickle.dumps(value, protocol=4)
+            return dump_program(value, protocol=4)
         except Exception as error:
             message = f"a value of type {type(value).__qualname__} cannot be stored in a checkpoint: {error!r}"
             raise TypeMismatchError(message, hint="state must hold values that can be pickled") from error

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import cloudpickle
-
 from headrace.state.checkpoints.assignment import assign_restore
 from headrace.state.checkpoints.snapshot import TaskRestore
 from headrace.state.identifiers import VertexId
+from headrace.state.reading.program_pickles import dump_program
 
 from ...checkpoint.io import RestorePoint
 from ...execution.graph import Execution, ExecutionGraph
@@ -79,7 +78,7 @@ class DeploymentFactory:
     def _pickle(self, vertex: VertexId) -> bytes:
         pickled = self._pickled.get(vertex)
         if pickled is None:
-            pickled = self._pickled[vertex] = cloudpickle.dumps(self._graph.job_graph.vertices[vertex])
+            pickled = self._pickled[vertex] = dump_program(self._graph.job_graph.vertices[vertex])
         return pickled
 
     def _inputs(self, edge: JobEdge, consumer: int) -> list[ChannelDescriptor]:

@@ -1,4 +1,4 @@
-"""Reading pickles of programs: what a process has already is not changed by it.
+"""Pickles of programs: reading changes nothing that a process has already; code keeps the name of its file.
 
 Families: differential (what cloudpickle itself would make of it), crash (a class that is read for the first time).
 """
@@ -10,7 +10,7 @@ import sys
 
 import cloudpickle
 
-from headrace.state.reading.program_pickles import load_program
+from headrace.state.reading.program_pickles import dump_program, load_program
 
 SCRIPT = """
 import enum
@@ -87,6 +87,40 @@ def test_out_of_band_buffers_are_taken():
     read = load_program(memoryview(pickled), buffers=[buffer.raw() for buffer in buffers])
     assert type(read[0]) is names["Function"]
     assert bytes(read[1]) == b"abc"
+
+
+def test_tracebacks_in_another_process_show_the_lines_of_the_program(tmp_path):
+    """cloudpickle 3.1.3 and later write ``<dynamic-code>`` for the names of all files."""
+    script = tmp_path / "a script.py"
+    script.write_text(
+        "class Function:\n"
+        "    def map(self, value):\n"
+        "        return [1 // one for one in value]  # of a method\n"
+        "def outer():\n"
+        "    def inner(value):\n"
+        "        return Function().map(value)  # of a function within another\n"
+        "    return inner\n"
+    )
+    names = {"__name__": "__main__"}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    pickled = dump_program(names["outer"]())
+    assert pickled == dump_program(names["outer"]())
+    reader = (
+        "import sys, traceback\n"
+        "from headrace.state.reading.program_pickles import dump_program, load_program\n"
+        "function = load_program(dump_program(load_program(sys.stdin.buffer.read())))\n"
+        "try:\n"
+        "    function([0])\n"
+        "except ZeroDivisionError:\n"
+        "    traceback.print_exc(file=sys.stdout)\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", reader], input=pickled, capture_output=True, check=True
+    ).stdout.decode()
+    assert f'File "{script}", line 6, in inner' in shown
+    assert "# of a function within another" in shown
+    assert f'File "{script}", line 3, in' in shown
+    assert "# of a method" in shown
 
 
 def test_another_process_gets_whole_classes_and_keeps_the_first():
