@@ -87,7 +87,7 @@ def test_the_first_error_ends_a_file_and_says_where(tmp_path, capsys):
     ("text", "place", "message"),
     [
         ("SHOW TABLES;\n\n  INSERT INTO x SELECT 1;", "3:3", "there is no table 'x'"),
-        ("SHOW TABLES; SELECT 'a", "1:1", "this is no SQL"),
+        ("SHOW TABLES; SELECT 'a", "1:21", "what begins here has no end"),
         ("SET 'parallelism.default' = 'x';", "1:5", "a whole number"),
         ("SELECT 1 +;", "1:", "this is no SQL"),
     ],

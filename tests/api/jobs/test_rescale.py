@@ -269,7 +269,7 @@ def test_command_line(monkeypatch, capsys):
             asked.append((parallelism, operators))
 
         def view(self):
-            vertices = (SimpleNamespace(parallelism=3, name="Source: numbers -> map"),)
+            vertices = (SimpleNamespace(vertex_id="v", parallelism=3, name="Source: numbers -> map"),)
             return SimpleNamespace(job_id="job-7", name="numbers", vertices=vertices)
 
     class Connection:
@@ -286,6 +286,8 @@ def test_command_line(monkeypatch, capsys):
     assert cli.main(["rescale", "job", "--parallelism", "3", "--operator", "sum=2", "--operator", "a=b=4"]) == 0
     assert asked == [(3, {"sum": 2, "a=b": 4})]
     assert "Source: numbers -> map" in capsys.readouterr().out
+    assert cli.main(["rescale", "job", "--parallelism", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parallelism"] == {"v": 3}
     assert cli.main(["rescale", "job"]) == 2
     with pytest.raises(SystemExit):
         cli.main(["rescale", "job", "--operator", "sum"])

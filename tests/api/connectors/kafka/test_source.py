@@ -14,7 +14,14 @@ from collections import Counter
 import pytest
 from kafka_server import kafka_server  # noqa: F401 - a fixture
 
-from headrace import MapFunction, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
+from headrace import (
+    MapFunction,
+    RestartStrategies,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    count,
+)
 from headrace.connectors.kafka import (
     BytesMessages,
     CsvMessages,
@@ -156,6 +163,8 @@ def test_topic_to_topic_through_failures_is_exactly_once(parallelism, kafka_serv
     )
     with StreamExecutionEnvironment.get_execution_environment("local", parallelism=parallelism) as env:
         env.enable_checkpointing(50, directory=str(tmp_path / "checkpoints"))
+        # Whether there is a checkpoint between two failures is a matter of time.
+        env.set_restart_strategy(RestartStrategies.fixed_delay_restart(4, 10))
         source = KafkaSource(kafka_server.address, source_topic, value=value, stop=LATEST, group_id=source_topic)
         stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "topic")
         stream.map(FailsFourTimes(tmp_path)).sink_to(sink)
