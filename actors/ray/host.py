@@ -294,7 +294,6 @@ class _Process:
         # The loop's thread; None before it runs.
         self._thread: LoopThread | None = None
         self.observer = HostObserver(self._kernel.observe, lambda: self._thread, spec.host)
-        _keep_logs(spec, self._kernel, lambda: None if self._thread is None else self._thread.identifier)
         self.clock = SteadyClock()
         self._arrival = threading.Condition()
         # What the loop is to do, from other threads; and whether it sleeps, or is about to.
@@ -317,8 +316,9 @@ class _Process:
     def run(self) -> str:
         """Drive the kernel until the host ends; returns why."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._thread = LoopThread.this()
+        self._thread = thread = LoopThread.this()
         kernel = self._kernel
+        _keep_logs(self._spec, kernel, lambda: thread.identifier)
         try:
             actors: tuple[tuple[str, MachineFactory], ...] = load_program(self._spec.actors)
         except Exception as error:

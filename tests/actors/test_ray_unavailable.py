@@ -5,6 +5,7 @@ Family: contract, on a Ray whose answers the test says. ``ray_faults.py`` has a 
 
 from __future__ import annotations
 
+import logging
 import pickle
 import signal
 
@@ -185,7 +186,10 @@ def spec():
 
 
 def test_an_actor_says_its_node_and_process_with_each_sign_of_life(fake_ray):
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
     actor = RayHost(spec())
+    assert (root.level, root.handlers) == before, "only a process that runs a host keeps its log"
     node, pid = actor.identity()
     assert node == HERE
     assert actor.ping() == (0, "", node, pid)
