@@ -87,7 +87,8 @@ class RestCalls(ABC):
             read_only: Whether to use the token that allows looking only.
 
         Raises:
-            ClusterUnavailableError: If there is none, or there are several and no name was given.
+            ClusterUnavailableError: If there is none, or there are several: of several names and none was given, or of
+                one name, as local ones of several processes.
         """
         servers = [one for one in read_addresses() if cluster in (None, one.cluster)]
         names = sorted({one.cluster for one in servers})
@@ -96,6 +97,10 @@ class RestCalls(ABC):
             found = f"there are {', '.join(names)}" if names else "there is none"
             message = f"no REST server of cluster {which} can be chosen on this machine: {found}"
             raise ClusterUnavailableError(message)
+        if len({one.head for one in servers}) < len(servers):  # the heads of one cluster have a name each
+            where = ", ".join(f"{one.url} of process {one.pid}" for one in servers)
+            message = f"no REST server of cluster {names[0]!r} can be chosen on this machine: there are {where}"
+            raise ClusterUnavailableError(message, hint="make a client of the address that is meant")
         return cls.at(servers[0], read_only=read_only)
 
     @classmethod

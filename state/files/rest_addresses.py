@@ -2,13 +2,15 @@
 
 The folder is in the user's runtime folder (``XDG_RUNTIME_DIR``), or, where there is none, in the system's folder for
 temporary files; nobody else may have made it. A file is written whole, with mode 0600, by the server, and removed when
-it ends; one that a killed server has left names a process that is not there any more, and is passed over.
+it ends; one that a killed server has left names a process that is not there any more, and is passed over. Processes
+with clusters of the same name, as all local ones have, have a file each.
 
 Source: Jupyter's ``jpserver-*.json``; Ray's ``auth_token``.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import secrets
@@ -31,6 +33,7 @@ class StoredAddress:
 
     Attributes:
         cluster: The cluster's name.
+        head: The one of its heads that the server is of.
         url: Without a slash at its end.
         token: Allows everything.
         read_token: Allows looking.
@@ -38,6 +41,7 @@ class StoredAddress:
     """
 
     cluster: str
+    head: str
     url: str
     token: str = field(repr=False)
     read_token: str = field(repr=False)
@@ -68,14 +72,21 @@ def runtime_folder() -> Path:
 def write_address(cluster: str, head: str, url: str, token: str, read_token: str) -> Path:
     """Write down where a server of this process is and what it asks for; returns the file.
 
+    What killed servers of the same head have left is removed.
+
     Raises:
         ConfigurationError: If there is no folder for it.
     """
-    path = runtime_folder() / f"rest-{quote(cluster, safe='')}-{quote(head, safe='')}.json"
+    folder, name = runtime_folder(), f"rest-{quote(cluster, safe='')}-{quote(head, safe='')}"
+    for left in folder.glob(f"{glob.escape(name)}-*.json"):
+        of = _read(left)
+        if of is not None and not _lives(of.pid):
+            left.unlink(missing_ok=True)
+    path = folder / f"{name}-{os.getpid()}-{secrets.token_hex(2)}.json"
     partial = path.with_suffix(f".{secrets.token_hex(4)}.part")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(asdict(StoredAddress(cluster, url, token, read_token, os.getpid())), file)
+        json.dump(asdict(StoredAddress(cluster, head, url, token, read_token, os.getpid())), file)
     partial.replace(path)
     return path
 

@@ -185,6 +185,12 @@ def test_an_address_is_the_users_alone(tmp_path, monkeypatch):
     (path.parent / "rest-x.json").write_text("[]")
     assert read_addresses() == []
     (path.parent / "rest-x.json").unlink()
+    others = [write_address("../c-head", "head", "u", "w", "r"), write_address("../c", "head", "u", "w", "r")]
+    assert sorted(path.parent.iterdir()) == sorted(others), "what the killed one has left is gone"
+    path = write_address("../c", "head", "u", "w", "r")
+    assert sorted(path.parent.iterdir()) == sorted([*others, path])
+    for other in others:
+        other.unlink()
     os.chmod(path.parent, 0o755)
     with pytest.raises(ConfigurationError, match="alone"):
         runtime_folder()

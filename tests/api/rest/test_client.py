@@ -22,7 +22,8 @@ from headrace.rest.client import AsyncRestClient, RestClient
 def running(tmp_path_factory):
     SEEN.clear()
     directory = tmp_path_factory.mktemp("client")
-    with rest_environment() as env:
+    with pytest.MonkeyPatch.context() as patch, rest_environment() as env:
+        patch.setenv("XDG_RUNTIME_DIR", str(directory))  # other processes have clusters of the same name
         build(env, directory / "checkpoints")
         job_id = env.execute_async("asked by clients").get_job_id()
         client = env.get_rest_client()
@@ -79,6 +80,17 @@ def test_a_server_is_found_by_its_cluster(running, monkeypatch):
     assert looking.overview() == client.overview()
     with pytest.raises(ClusterUnavailableError, match="there is none"):
         RestClient.find("other")
+
+
+def test_one_of_several_clusters_of_a_name_is_not_guessed(running):
+    _env, client, _job_id = running
+    with rest_environment() as other:
+        url = other.get_rest_client().url
+        with pytest.raises(ClusterUnavailableError, match="can be chosen") as caught:
+            RestClient.find("local")
+        assert client.url in str(caught.value)
+        assert url in str(caught.value)
+    assert RestClient.find("local") == client, "the other one has taken only its own file with it"
 
 
 def test_refusals_are_errors_with_their_status(running):
