@@ -141,12 +141,12 @@ class KafkaServer:
             process.wait(STOP_TIMEOUT_S)
 
     def create_topic(self, num_partitions: int = 1, name: str | None = None, **settings: str) -> str:
-        """Make a topic; gives its name."""
+        """Make a topic that keeps its records, however old they say to be; gives its name."""
         from confluent_kafka.admin import AdminClient, NewTopic
 
         name = name or f"topic-{uuid.uuid4().hex[:12]}"
         admin = AdminClient({"bootstrap.servers": self.address})
-        config = {key.replace("_", "."): value for key, value in settings.items()}
+        config = {key.replace("_", "."): value for key, value in {"retention_ms": "-1", **settings}.items()}
         admin.create_topics([NewTopic(name, num_partitions, 1, config=config)])[name].result()
         return name
 
@@ -185,7 +185,7 @@ class KafkaServer:
     def seen_by_java(self, topic: str) -> list[str]:
         """What Kafka's own console consumer sees of committed records: values, as text."""
         consumer = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-        options = ["--bootstrap-server", self.address, "--topic", topic, "--from-beginning", "--timeout-ms", "5000"]
+        options = ["--bootstrap-server", self.address, "--topic", topic, "--from-beginning", "--timeout-ms", "20000"]
         return self._run(consumer, *options, "--isolation-level", "read_committed").splitlines()
 
 

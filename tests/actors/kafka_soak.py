@@ -177,6 +177,7 @@ def soak(faults: int, seed: int, directory: Path, state_backend: str = "heap") -
             view = client.view()
         producer.join()
         lines = server.seen_by_java(topics[1])
+        seen = Counter(message.value().decode() for message in server.committed(topics[1]))
     finally:
         server.kill()
     return {
@@ -186,6 +187,7 @@ def soak(faults: int, seed: int, directory: Path, state_backend: str = "heap") -
         "checkpoints": view.checkpoints_completed,
         "records": num_records,
         "windows": len(lines),
+        "seen by one reader only": sum((seen - Counter(lines)).values()) + sum((Counter(lines) - seen).values()),
         "failures of the producer": len(producer.failures),
         **judge(lines, num_records),
     }
@@ -204,7 +206,10 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
     for name, value in figures.items():
         print(f"{name}: {value}")
-    wrong = sum(figures[name] for name in ("lost", "doubled", "out of order", "failures of the producer"))
+    wrong = sum(
+        figures[name]
+        for name in ("lost", "doubled", "out of order", "failures of the producer", "seen by one reader only")
+    )
     is_bad = bool(wrong) or figures["faults"] < options.faults
     print(f"{0 if is_bad else 1} passed, {1 if is_bad else 0} failed")
     return 1 if is_bad else 0

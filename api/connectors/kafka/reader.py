@@ -99,13 +99,11 @@ class KafkaReader(SourceReader):
     Args:
         client: Of the cluster.
         settings: How records are made.
-        is_bounded: Whether partitions end.
     """
 
-    def __init__(self, client: Client, settings: ReadSettings, *, is_bounded: bool) -> None:
+    def __init__(self, client: Client, settings: ReadSettings) -> None:
         self._client = client
         self._settings = settings
-        self._is_bounded = is_bounded
         self._readings: dict[tuple[str, int], _Reading] = {}
         self._paused: frozenset[str] = frozenset()
         # Made with the first partition.
@@ -116,14 +114,6 @@ class KafkaReader(SourceReader):
     def open(self, context: ReaderContext) -> None:
         self._context = context
         self._errors = ClientErrors(f"reader of {context.operator_name}, subtask {context.subtask + 1}")
-
-    @property
-    def wants_split(self) -> bool:
-        """Partitions that end are read side by side, too."""
-        if not self._readings:
-            return self._is_bounded
-        siblings: int = next(iter(self._readings.values())).split.payload["siblings"]
-        return self._is_bounded and len(self._readings) < -(-siblings // self._context.parallelism)
 
     def add_splits(self, splits: list[Split]) -> None:
         library = kafka()

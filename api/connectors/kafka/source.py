@@ -118,7 +118,7 @@ class KafkaSource:
 
     def create_reader(self) -> SourceReader:
         """Make a reader of some of them."""
-        return KafkaReader(self._client, self._settings, is_bounded=self.is_bounded)
+        return KafkaReader(self._client, self._settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,9 @@ class _KafkaEnumerator:
         splits = [
             Split(
                 f"{topic}-{number}",
-                {"topic": topic, "partition": number, "end": stops.get((topic, number)), "siblings": len(found)},
+                {"topic": topic, "partition": number, "end": stops.get((topic, number))},
                 starts[topic, number],
+                is_bounded=False,  # those that end, too, are read side by side: one that waits would be late
             )
             for topic, number in fresh
         ]
