@@ -108,6 +108,8 @@ class RestServer:
         """
         import uvicorn
 
+        from .connections import Connection
+
         listening = _listen(self._settings)
         try:
             config = uvicorn.Config(
@@ -116,7 +118,7 @@ class RestServer:
                 access_log=False,
                 lifespan="off",
                 loop="asyncio",
-                http="h11",
+                http=Connection,
                 ws="none",
                 proxy_headers=False,
                 server_header=False,

@@ -93,10 +93,12 @@ class RestCalls(ABC):
         servers = [one for one in read_addresses() if cluster in (None, one.cluster)]
         names = sorted({one.cluster for one in servers})
         if len(names) != 1:
-            which = "of this user" if cluster is None else repr(cluster)
-            found = f"there are {', '.join(names)}" if names else "there is none"
-            message = f"no REST server of cluster {which} can be chosen on this machine: {found}"
-            raise ClusterUnavailableError(message)
+            if names:
+                message = f"this machine has REST servers of several clusters: {', '.join(names)}"
+                raise ClusterUnavailableError(message, hint="say which cluster is meant")
+            which = "a cluster" if cluster is None else f"cluster {cluster!r}"
+            message = f"no REST server of {which} of this user is on this machine"
+            raise ClusterUnavailableError(message, hint="'headrace cluster start' starts a cluster that serves REST")
         if len({one.head for one in servers}) < len(servers):  # the heads of one cluster have a name each
             where = ", ".join(f"{one.url} of process {one.pid}" for one in servers)
             message = f"no REST server of cluster {names[0]!r} can be chosen on this machine: there are {where}"

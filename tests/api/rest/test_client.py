@@ -78,7 +78,7 @@ def test_a_server_is_found_by_its_cluster(running, monkeypatch):
     assert RestClient.find("local") == client
     looking = RestClient.find("local", read_only=True)
     assert looking.overview() == client.overview()
-    with pytest.raises(ClusterUnavailableError, match="there is none"):
+    with pytest.raises(ClusterUnavailableError, match="no REST server of cluster 'other'"):
         RestClient.find("other")
 
 

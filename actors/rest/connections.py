@@ -1,0 +1,48 @@
+"""Connections of the REST server: one on which no request comes is closed, as nobody has shown a token on it yet.
+
+There is room for a fixed number of connections. Without an end to waiting whoever can reach the port could take all of
+them, by saying nothing or a request's head letter by letter, and nobody else would be answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["Connection"]
+
+HEAD_TIMEOUT_S = 10.0
+"""How long the head of a request may take, from the connection's beginning or the answer before it."""
+
+
+class Connection(H11Protocol):
+    """One connection."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It begins."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def on_response_complete(self) -> None:
+        """A request has been answered."""
+        self._wait_for_head()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._close_unasked)
+
+    def _close_unasked(self) -> None:
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if not is_answering and not self.transport.is_closing():
+            self.transport.close()
