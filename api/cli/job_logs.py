@@ -82,6 +82,8 @@ def _logs(options: argparse.Namespace) -> int:
         after = answer["after"]
         for line in answer["lines"]:
             print(json.dumps(line) if options.json else line["line"], flush=True)
+        if answer["more"] and options.follow:
+            continue  # also where none of these lines was wanted
         if not options.follow or (has_ended and not answer["lines"]):
             return 0
         time.sleep(FOLLOW_S)

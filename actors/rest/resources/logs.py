@@ -120,14 +120,15 @@ def job_manager_log(request: RestRequest) -> Answer:
 def job_log(request: RestRequest) -> Any:
     """The lines of a job, in the order of their times, from all its processes; and what to ask for next.
 
-    With ``after`` only those that have come since the answer that it is from. Files of machines other than the head's
-    are seen while their TaskManagers live.
+    With ``after`` only those that have come since the answer that it is from; ``more`` says whether there were more
+    than go into one answer. Files of machines other than the head's are seen while their TaskManagers live.
     """
     job_id = str(request.cluster.details(request.path["jobid"]).view.job_id)
     positions = _positions(request.query.get("after"))
     is_first = not positions
     operator, subtask = request.query.get("operator"), request.query.get("subtask")
     lines: list[tuple[str, str, str]] = []
+    has_more = False
     for host, file in _files_of_job(request, job_id):
         begin = positions.get(file.name, -MAX_JOB_BYTES if is_first else 0)
         if begin == file.size:
@@ -136,6 +137,7 @@ def job_log(request: RestRequest) -> Any:
         if chunk is None:
             continue
         positions[file.name] = chunk.end
+        has_more |= chunk.end < file.size
         for line in chunk.text.splitlines():
             if (job_id in file.name or job_id in line) and _is_of(line, operator, subtask):
                 found = _TIME.search(line)
@@ -143,6 +145,7 @@ def job_log(request: RestRequest) -> Any:
     lines.sort(key=lambda one: one[0])
     return {
         "lines": [{"file": name, "line": line} for _, name, line in lines],
+        "more": has_more,
         "after": base64.urlsafe_b64encode(json.dumps(positions).encode()).decode(),
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from types import SimpleNamespace
 
 import pytest
 from rest_kit import ask, part, rest_environment
@@ -16,6 +17,8 @@ from rest_kit import ask, part, rest_environment
 from headrace import MapFunction
 from headrace.actors.hosts import log_files
 from headrace.actors.hosts.log_files import HostLogs, cluster_log_folder, remove_old_logs
+from headrace.actors.rest.resources import logs
+from headrace.cli import job_logs
 from headrace.cli.main import main
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import ConfigurationError
@@ -138,14 +141,14 @@ def test_a_task_manager_shows_its_own_files_and_those_of_its_slots(tmp_path):
 
 
 def test_reading_ends_and_begins_at_lines(tmp_path):
-    logs = HostLogs(tmp_path, "h", list, lambda: None)
+    kept = HostLogs(tmp_path, "h", list, lambda: None)
     (tmp_path / "h.log").write_bytes(b"one\ntwo\nthr")
-    assert logs.read("h.log", 0, 100) == ("one\ntwo\n", 8)
-    assert logs.read("h.log", 8, 100) == ("thr", 11)
-    assert logs.read("h.log", 0, 6) == ("one\n", 4)
-    assert logs.read("h.log", -5, 100) == ("", 8)
-    assert logs.read("h.log", -9, 100) == ("two\n", 8)
-    assert logs.read("h.log", 1_000, 100).text == "one\ntwo\n"  # it was begun anew
+    assert kept.read("h.log", 0, 100) == ("one\ntwo\n", 8)
+    assert kept.read("h.log", 8, 100) == ("thr", 11)
+    assert kept.read("h.log", 0, 6) == ("one\n", 4)
+    assert kept.read("h.log", -5, 100) == ("", 8)
+    assert kept.read("h.log", -9, 100) == ("two\n", 8)
+    assert kept.read("h.log", 1_000, 100).text == "one\ntwo\n"  # it was begun anew
 
 
 def test_a_process_has_two_files_at_most_and_only_its_loop_names_a_task(tmp_path, monkeypatch):
@@ -183,3 +186,38 @@ def test_folders_are_the_users_own_and_are_removed_when_they_are_old(tmp_path, m
     monkeypatch.setenv(log_files.FOLDER_VARIABLE, str(tmp_path / "link"))
     with pytest.raises(ConfigurationError):
         cluster_log_folder("a")
+
+
+def test_who_follows_gets_more_than_goes_into_one_answer(tmp_path, monkeypatch, capsys):
+    """Also where a whole answer has no line that is wanted, and the job has ended meanwhile."""
+    job = "a" * 32
+    path = tmp_path / f"jm-{job}.log"
+    monkeypatch.setattr(logs, "host_logs", lambda: HostLogs(tmp_path, "head-0", list, lambda: None))
+    monkeypatch.setattr(job_logs, "FOLLOW_S", 0)
+
+    class Client:
+        def __init__(self):
+            self.states = iter(["RUNNING"])
+
+        def jobs(self):
+            return [{"jid": job}]
+
+        def job_status(self, _job):
+            return next(self.states, "FINISHED")
+
+        def log(self, _job, operator, subtask, after):
+            details = SimpleNamespace(view=SimpleNamespace(job_id=job))
+            cluster = SimpleNamespace(details=lambda _job: details, task_managers=list)
+            wanted = {"operator": operator, "subtask": subtask, "after": after}
+            query = {name: value for name, value in wanted.items() if value is not None}
+            answer = logs.job_log(SimpleNamespace(cluster=cluster, path={"jobid": job}, query=query))
+            if after is None:
+                with path.open("a") as file:
+                    file.writelines(f"operator=other {'x' * 90}\n" for _ in range(2 * logs.MAX_JOB_BYTES // 90))
+                    file.write("operator=mine last\n")
+            return answer
+
+    path.write_text("operator=mine first\n")
+    monkeypatch.setattr(job_logs, "rest_client", lambda _options: Client())
+    assert main(["logs", "-f", "--operator", "mine", job]) == 0
+    assert capsys.readouterr().out == "operator=mine first\noperator=mine last\n"
