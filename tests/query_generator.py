@@ -60,6 +60,10 @@ def random_settings(seed: Any) -> dict[str, str]:
     if draw.random() < 0.5:
         own = "table.optimizer.distinct-agg.split"
         settings |= {f"{own}.enabled": "true", f"{own}.bucket-num": draw.choice(("1", "2", "1024"))}
+    if draw.random() < 0.5:
+        settings["table.optimizer.multi-join.enabled"] = "true"
+    if draw.random() < 0.2:
+        settings["table.exec.state.ttl"] = "10 d"  # longer than any test
     return settings
 
 
