@@ -81,9 +81,14 @@ def _logs(options: argparse.Namespace) -> int:
         answer = client.log(job["jid"], options.operator, options.subtask, after)
         after = answer["after"]
         for line in answer["lines"]:
-            print(json.dumps(line) if options.json else line["line"], flush=True)
+            print(json.dumps(line) if options.json else _printable(line["line"]), flush=True)
         if answer["more"] and options.follow:
             continue  # also where none of these lines was wanted
         if not options.follow or (has_ended and not answer["lines"]):
             return 0
         time.sleep(FOLLOW_S)
+
+
+def _printable(line: str) -> str:
+    """A line without what commands a terminal: functions log what records hold."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)

@@ -217,7 +217,7 @@ def test_who_follows_gets_more_than_goes_into_one_answer(tmp_path, monkeypatch, 
                     file.write("operator=mine last\n")
             return answer
 
-    path.write_text("operator=mine first\n")
+    path.write_text("operator=mine first \x1b[31mred\n")
     monkeypatch.setattr(job_logs, "rest_client", lambda _options: Client())
     assert main(["logs", "-f", "--operator", "mine", job]) == 0
-    assert capsys.readouterr().out == "operator=mine first\noperator=mine last\n"
+    assert capsys.readouterr().out == "operator=mine first \\x1b[31mred\noperator=mine last\n"  # no colours
