@@ -223,7 +223,7 @@ def test_what_has_expired_is_gone_from_memory_files_and_restores(backend, monkey
     operator = GroupAggregate(["k"], aggregates, input_schema=SCHEMA, takes_back=False, ttl_ms=10)
     running = Running(known(operator), [["k"]], 1, backend)
     most = 0
-    for now in range(0, 400, 5):
+    for now in range(0, 240, 5):
         running.harness.subtasks[0].now_ms = now
         running.feed(batch_of([(INS, (1_000 * now + key, key)) for key in range(20)], SCHEMA))
         if now % 20 == 0:
@@ -231,7 +231,7 @@ def test_what_has_expired_is_gone_from_memory_files_and_restores(backend, monkey
             state = running.harness.subtasks[0].operator._state
             logs = [state.log, state._times.log, *(table.log for table in state._values.tables)]
             most = max(most, *(log.num_rows for log in logs))
-    assert most <= 640  # of 1600 groups that were
+    assert most <= 640  # of 960 groups that were
     assert state._num_live <= 3 * 20
     running.close()
 
