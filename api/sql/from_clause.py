@@ -104,7 +104,8 @@ class FromClause:
 
     def _require_one_meaning(self, joins: list[Any]) -> None:
         """JOIN binds more than a comma; where it gives rows of its right table alone, that makes a difference."""
-        commas = [i for i, one in enumerate(joins) if not any(one.args.get(name) for name in ("side", "kind", "on"))]
+        said = ("side", "kind", "on", "using", "method")
+        commas = [i for i, one in enumerate(joins) if not any(one.args.get(name) for name in said)]
         for one in joins[commas[0] :] if commas else ():
             side = (one.args.get("side") or "").upper()
             if side in ("RIGHT", "FULL"):

@@ -124,6 +124,7 @@ SHARED = (
     "SELECT a, COUNT(*) AS n FROM l NATURAL JOIN u GROUP BY a",
     "SELECT l.*, d FROM l JOIN r USING (a)",
     "SELECT a, x.d FROM l JOIN r USING (a) JOIN r AS x USING (a) WHERE a > 1",
+    "SELECT c, x.d FROM l JOIN r USING (a) RIGHT JOIN r AS x ON x.d = l.b",
     "SELECT * FROM (SELECT l.a AS x, r.a AS y, d FROM l LEFT JOIN r USING (a)) AS q",
 )
 AROUND = (
