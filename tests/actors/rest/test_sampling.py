@@ -82,6 +82,8 @@ class Looked:
 def looked():
     looked = Looked()
     looked.until("/slow", lambda vertex: vertex["aggregated"]["metrics"]["read-records"] > 0)
+    # An answer is kept for a minute, so nobody looks before the source has filled what is behind it.
+    looked.until("/numbers", lambda vertex: vertex["aggregated"]["metrics"]["accumulated-backpressured-time"] > 0)
     yield looked
     looked.env.close()
 
