@@ -72,7 +72,7 @@ class NumbersProducer(threading.Thread):
     def run(self) -> None:
         from confluent_kafka import Producer
 
-        settings = {"bootstrap.servers": self._server.address, "enable.idempotence": True, "log_level": 3}
+        settings = {"bootstrap.servers": self._server.address, "enable.idempotence": True, "log_level": 0}
         producer = Producer({**settings, "delivery.timeout.ms": 300_000})
         started = time.monotonic()
         for index in range(self._num_records):
