@@ -187,7 +187,9 @@ class JoinState:
         are found: their pairs are out.
         """
         store, counts = self._stores[side], self._type.counts_matches[side]
-        moved = put_away(store, batch, self._kept[side], codes, signs, num_matches if counts else None)
+        has_ttl = any(lifetime is not None for lifetime in self._lifetimes)
+        numbers = num_matches if counts else None
+        moved = put_away(store, batch, self._kept[side], codes, signs, numbers, in_order=has_ttl)
         if counts and self._lifetimes[1 - side] is not None:
             num_matches[moved.removed] = moved.numbers
         return moved.is_moved, moved.is_known
@@ -308,6 +310,8 @@ def put_away(
     codes: Integers,
     signs: Integers | None,
     numbers: Integers | None = None,
+    *,
+    in_order: bool = False,
 ) -> Moved:
     """Add rows to a store and take others out of it.
 
@@ -321,6 +325,8 @@ def put_away(
         codes: Of the records' keys; those of -1 are not kept.
         signs: -1 for those that are taken back; None if none is.
         numbers: What the rows carry.
+        in_order: Whether each record takes back the oldest of what has come before it, as where rows expire: of rows
+            that are equal, some may have had matches that have expired.
 
     Raises:
         UserFunctionError: If one is taken back that was not there, and cannot have expired.
@@ -333,14 +339,12 @@ def put_away(
     if signs is None:
         return Moved(is_moved, is_known, _NONE, _NONE)
     removed = np.flatnonzero(has_key & (signs < 0))
-    if store.lifetime is None:
-        found = store.find(codes[removed], _taken(kept, removed), latest=True)
-        if (found < 0).any():
-            refuse_unknown_row(batch.columns, batch.schema.names, int(removed[np.argmin(found)]))
-    else:
-        # The latest one would be that which an update has just written, and the time of the other would stay.
-        limits = size + np.cumsum(has_key & (signs > 0))[removed]
-        found = store.find(codes[removed], _taken(kept, removed), latest=False, limits=limits)
+    # The latest one would be that which an update has just written, and the time of the other would stay.
+    limits = size + np.cumsum(has_key & (signs > 0))[removed] if in_order else None
+    found = store.find(codes[removed], _taken(kept, removed), latest=not in_order, limits=limits)
+    if store.lifetime is None and (found < 0).any():
+        refuse_unknown_row(batch.columns, batch.schema.names, int(removed[np.argmin(found)]))
+    if store.lifetime is not None:
         is_known[removed[found < 0]] = is_moved[removed[found < 0]] = False
         store.lifetime.count(num_ignored=int((found < 0).sum()))
         removed, found = removed[found >= 0], found[found >= 0]
