@@ -23,6 +23,12 @@ _LOG = logging.getLogger("headrace.kafka")
 REQUEST_TIMEOUT_S = 30.0
 """For one answer of a broker, where somebody waits for it."""
 
+MAX_MESSAGE_BYTES = 1_000_000
+"""The client's ``message.max.bytes``, where the program does not set it."""
+
+RECORD_OVERHEAD = 36
+"""Bytes that the client counts for a record besides its key and value (lengths and offsets as long as they get)."""
+
 OWN_SETTINGS = {
     "bootstrap.servers", "group.id", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset",
     "enable.partition.eof", "transactional.id", "enable.idempotence", "error_cb", "logger", "isolation.level",
@@ -109,6 +115,11 @@ class Client:
     def __init__(self, servers: str, properties: Mapping[str, Any]) -> None:
         # Warnings and worse; what its threads say besides is written to standard error.
         self._settings = {"log_level": 4, **properties, "bootstrap.servers": servers}
+
+    @property
+    def max_message_bytes(self) -> int:
+        """What the client sends at a time at most, in bytes; a record has `RECORD_OVERHEAD` beside key and value."""
+        return int(self._settings.get("message.max.bytes", MAX_MESSAGE_BYTES))
 
     def consumer(self, errors: ClientErrors, group_id: str, **settings: Any) -> Any:
         """Make a consumer that commits nothing by itself and never jumps to another offset."""

@@ -36,6 +36,7 @@ from headrace.state.credentials import masked
 from ...formats.prepared_rows import from_ipc
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
 from .ledger import PARTITION, Ledger, Numbers
+from .partitions import settings_of
 from .serialization import NO_TIME, SCHEMA
 
 __all__ = ["CommitSettings", "KafkaCommitter"]
@@ -102,6 +103,7 @@ class KafkaCommitter(Committer):
         self._release(self._own_id)
         self._taken[self._own_id] = _Taken(self._producer(self._own_id), Numbers())  # nobody has had it before
         self._require_topic()
+        self._require_sizes()
 
     def _require_topic(self) -> None:
         library = kafka()
@@ -114,6 +116,24 @@ class KafkaCommitter(Committer):
         if described.error is not None:
             message = f"records cannot be written into topic {self._settings.topic!r}: {described.error}"
             raise SinkError(message, topic=self._settings.topic)
+
+    def _require_sizes(self) -> None:
+        """A record that the topic refuses could never be committed. Who may not ask for its limit goes on without."""
+        library, topic, wanted = kafka(), self._settings.topic, self._client.max_message_bytes
+        try:
+            allowed = int(settings_of(self._client.admin(self._errors), topic)["max.message.bytes"])
+        except library.KafkaException as error:
+            if error.args[0].code() == library.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                return
+            what = "the topic's limits cannot be looked at"
+            raise self._failed(what, error) from error
+        if allowed < wanted:
+            message = (
+                f"topic {topic!r} takes {allowed} bytes at a time (max.message.bytes), and the client may send {wanted}"
+                " (message.max.bytes)"
+            )
+            hint = f"properties={{'message.max.bytes': {allowed}}}, or a higher limit of the topic"
+            raise ConfigurationError(message, hint=hint)
 
     def _producer(self, transactional_id: str) -> Any:
         """Take an id over; what others have open under it is ended."""

@@ -20,7 +20,7 @@ from headrace.state.credentials import masked
 from headrace.state.reading.stored_json import parse_json
 
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
-from .partitions import end_of
+from .partitions import end_of, settings_of
 
 __all__ = ["Ledger", "Numbers"]
 
@@ -111,9 +111,7 @@ class Ledger:
     def _require_compacted(self) -> None:
         library = kafka()
         try:
-            resource = library.admin.ConfigResource(library.admin.ResourceType.TOPIC, self._topic)
-            (answer,) = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S).values()
-            policy = answer.result()["cleanup.policy"].value
+            policy = settings_of(self._admin, self._topic)["cleanup.policy"]
             described = self._admin.list_topics(topic=self._topic, timeout=REQUEST_TIMEOUT_S).topics[self._topic]
         except library.KafkaException as error:
             what = "the topic cannot be looked at"

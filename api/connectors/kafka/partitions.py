@@ -15,7 +15,7 @@ from headrace.state.credentials import masked
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
 from .offsets import KafkaOffsets
 
-__all__ = ["Partition", "Partitions", "end_of"]
+__all__ = ["Partition", "Partitions", "end_of", "settings_of"]
 
 Partition = tuple[str, int]
 """Topic and number."""
@@ -143,3 +143,15 @@ def end_of(admin: Any, topic: str, partition: int) -> int:
     (answer,) = admin.list_offsets(asked, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S).values()
     offset: int = answer.result().offset
     return offset
+
+
+def settings_of(admin: Any, topic: str) -> dict[str, str]:
+    """Return a topic's settings, those too that are the broker's.
+
+    Raises:
+        KafkaException: If there is no answer.
+    """
+    library = kafka()
+    resource = library.admin.ConfigResource(library.admin.ResourceType.TOPIC, topic)
+    (answer,) = admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S).values()
+    return {name: entry.value for name, entry in answer.result().items()}

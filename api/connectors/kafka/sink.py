@@ -24,7 +24,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat, require_format
-from .client import Client, require_servers
+from .client import RECORD_OVERHEAD, Client, require_servers
 from .committing import CommitSettings, KafkaCommitter
 from .serialization import KafkaRecords
 from .writers import ProducingWriter, StagingWriter
@@ -155,7 +155,8 @@ class _ExactlyOnceSink(KafkaSink):
         self._settings = settings
 
     def create_writer(self) -> SinkWriter:
-        return StagingWriter(self._settings, self._records)
+        max_bytes = self._client.max_message_bytes - RECORD_OVERHEAD
+        return StagingWriter(self._settings, self._records, max_bytes)
 
     def create_committer(self) -> Committer:
         """Make the committer of one subtask."""

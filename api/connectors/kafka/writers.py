@@ -10,10 +10,11 @@ import time
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import SinkWriter, WriterContext
-from headrace.engine.errors import SinkError
+from headrace.engine.errors import SinkError, TypeMismatchError
 from headrace.state.credentials import masked
 
 from ...formats.prepared_rows import to_ipc
@@ -36,11 +37,14 @@ class StagingWriter(SinkWriter):
     Args:
         settings: Where they are to go.
         records: How they are made.
+        max_bytes: Of a record's key and value. What the client will not write must not get into a checkpoint: the job
+            could never commit it, nor go on without it.
     """
 
-    def __init__(self, settings: CommitSettings, records: KafkaRecords) -> None:
+    def __init__(self, settings: CommitSettings, records: KafkaRecords, max_bytes: int) -> None:
         self._settings = settings
         self._records = records
+        self._max_bytes = max_bytes
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._pieces: list[bytes] = []
@@ -49,17 +53,31 @@ class StagingWriter(SinkWriter):
         self._number = 0
 
     def open(self, context: WriterContext) -> None:
+        self._context = context
         self._transaction = self._settings.transactional_id(context)
 
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
         records = self._records.encode(batch)
+        self._require_sizes(records)
         self._gathered.append(records)
         self._gathered_bytes += records.nbytes
         self._num_rows += records.num_rows
         if self._gathered_bytes >= PIECE_BYTES:
             self._close_piece()
+
+    def _require_sizes(self, records: pa.RecordBatch) -> None:
+        sizes = [pc.fill_null(pc.binary_length(records.column(name)), 0) for name in ("key", "value")]
+        largest = pc.max(pc.add(*sizes)).as_py()
+        if largest > self._max_bytes:
+            context = self._context
+            message = f"a record of {largest} bytes is more than Kafka's client sends (message.max.bytes)"
+            where = f"{context.subtask + 1}/{context.parallelism}"
+            hint = "properties={'message.max.bytes': ...}, and max.message.bytes of the topic"
+            raise TypeMismatchError(
+                message, at_most=self._max_bytes, operator=context.operator_name, subtask=where, hint=hint
+            )
 
     def _close_piece(self) -> None:
         if self._gathered:

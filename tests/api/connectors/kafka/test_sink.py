@@ -95,6 +95,21 @@ def test_a_transaction_longer_than_the_broker_allows_is_refused_at_the_start(kaf
     assert "allows no transactions of 7200000 ms" in told(lambda: written(kafka_server, sink, ["1"]))
 
 
+def test_records_that_could_never_be_committed_do_not_get_into_a_checkpoint(kafka_server):  # noqa: F811
+    def sink(topic, **properties):
+        return KafkaSink.exactly_once(
+            kafka_server.address, topic, value=TextMessages(), transactional_id_prefix=topic, properties=properties
+        )
+
+    topic = kafka_server.create_topic()
+    largest = sink(topic, **{"message.max.bytes": 1_000})
+    written(kafka_server, largest, ["1" * 964])
+    assert len(kafka_server.committed(topic)) == 1
+    assert "a record of 965 bytes" in told(lambda: written(kafka_server, largest, ["1" * 965]))
+    small = kafka_server.create_topic(max_message_bytes=2_000)
+    assert "takes 2000 bytes at a time" in told(lambda: written(kafka_server, sink(small), ["1"]))
+
+
 @pytest.mark.parametrize(
     "damage", [{"topic": "another"}, {"transaction": "another-1"}, {"number": -1}, {"data": ["text"]}, {"more": 1}]
 )
