@@ -71,7 +71,7 @@ def plain_rate(size: int, num_batches: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--seconds", type=float, default=6)
     options = parser.parse_args()
     print(describe_machine())
     print("    rows   ray call, ms  ray, batches/s  headrace, batches/s  headrace, rows/s  ratio")

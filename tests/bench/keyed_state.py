@@ -52,7 +52,7 @@ def count_plainly(num_records: int, num_keys: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=3_000_000)
+    parser.add_argument("--records", type=int, default=20_000_000)
     parser.add_argument("--keys", type=int, default=NUM_KEYS, help="of the uniform case")
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--memory-mb", type=int, default=256, help="managed memory of a slot")
@@ -60,7 +60,7 @@ def main() -> None:
     print(describe_machine())
     backends = {"heap": "heap", "rocksdb": RocksDBStateBackend(options.memory_mb << 20)}
     for name, num_keys in (("hot", NUM_HOT_KEYS), ("uniform", options.keys)):
-        plain = plain_rate(lambda num_keys=num_keys: count_plainly(options.records, num_keys))
+        plain = plain_rate(lambda num_keys=num_keys: count_plainly(min(options.records, 3_000_000), num_keys))
         print(f"{name}, {num_keys:,} keys, plain dictionary in one process: {plain}")
         for backend in backends:
             rate = engine_rate(options.records, num_keys, options.parallelism, backends[backend])

@@ -27,6 +27,10 @@ from headrace.engine.connectors.contract import SinkWriter
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
+REPORTS = 4
+"""Reports that a steady part must have: what subtasks say is as old as a report, so a shorter part shows anything."""
+
+
 class DiscardSink:
     """Takes everything and keeps nothing."""
 
@@ -68,9 +72,12 @@ def steady_rate(env: StreamExecutionEnvironment, num_records: int, *, sources: i
     """Run the environment's program and give the records per second that its sources read in steady state.
 
     Args:
-        env: With the program added; a run should last ten times its metrics interval at least.
+        env: With the program added.
         num_records: Records of all sources together.
         sources: How many of the plan's first vertices are sources.
+
+    Raises:
+        TooShort: If the run was.
     """
     first, last = steady_marks(env.execute_async("benchmark"), num_records, sources=sources)
     elapsed, cpu, done = last.seconds - first.seconds, last.cpu_seconds - first.cpu_seconds, last.done - first.done
@@ -91,9 +98,7 @@ class TooShort(Exception):
     """A run that ended before there was anything to measure."""
 
 
-def steady_marks(
-    client: Any, num_records: int, *, sources: int = 1, from_share: float = 0.1, at_least: int | None = None
-) -> tuple[Mark, Mark]:
+def steady_marks(client: Any, num_records: int, *, sources: int = 1, from_share: float = 0.1) -> tuple[Mark, Mark]:
     """Follow a job to its end, and give the first and the last report within the steady part of its input.
 
     Args:
@@ -101,11 +106,9 @@ def steady_marks(
         num_records: Records of all sources together.
         sources: How many of the plan's first vertices are sources.
         from_share: The steady part begins when this share has been read, and ends with 95 %.
-        at_least: Reports that the steady part must have; without it a short run is taken as a whole, from its first
-            report on.
 
     Raises:
-        TooShort: If there are fewer.
+        TooShort: If that part has fewer than `REPORTS` reports, which come each metrics interval.
     """
     marks: list[Mark] = []
     for view in client.views():
@@ -113,17 +116,10 @@ def steady_marks(
         marks.append(Mark(time.perf_counter(), _cpu_seconds_of_hosts(), done, view))
     client.result(timeout=60)
     inner = [mark for mark in marks if from_share * num_records <= mark.done <= 0.95 * num_records]
-    if at_least is not None and len({mark.done for mark in inner}) < at_least:
+    if len({mark.done for mark in inner}) < REPORTS:
         message = f"a run over {num_records:,} records is too short; give it more"
         raise TooShort(message)
-    if len(inner) < 2 or inner[-1].done == inner[0].done:  # a short run: all of it, from the first report on
-        inner = [mark for mark in marks if mark.done > 0]
-    if len(inner) < 2 or inner[-1].done == inner[0].done:
-        message = f"{num_records:,} records are too few to see a rate"
-        raise SystemExit(message)
-    first = inner[0]
-    last = next(mark for mark in inner if mark.done == inner[-1].done)
-    return first, last
+    return inner[0], next(mark for mark in inner if mark.done == inner[-1].done)
 
 
 def plain_rate(work: Callable[[], int]) -> Rate:

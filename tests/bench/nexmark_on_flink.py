@@ -112,7 +112,9 @@ def main() -> None:
         try:
             answer = measured(tables, asked)
         except Exception as error:
-            answer = {"error": str(error).strip().splitlines()[0][:200]}
+            lines = [line.strip() for line in str(error).splitlines()]
+            causes = [line for line in lines if line.startswith(": ") or line.startswith("Caused by: ")]
+            answer = {"error": (causes or lines)[-1][:300]}
         print(json.dumps(answer), flush=True)
 
 
