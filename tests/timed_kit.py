@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import numpy as np
 from changelog_kit import canonical, changes_of
 from operator_harness import MAX_PARALLELISM, ParallelHarness
@@ -11,6 +13,15 @@ from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.key_groups import key_groups_of, subtask_of
 
 START_MS = 1_700_000_000_000
+
+
+def in_unit(value, unit):
+    """A time as it came out, as the number that it went in as."""
+    if hasattr(value, "value"):  # of nanoseconds
+        return value.value
+    since = value - datetime.datetime(1970, 1, 1)  # noqa: DTZ001
+    return since // {"s": datetime.timedelta(seconds=1), "ms": datetime.timedelta(milliseconds=1),
+                     "us": datetime.timedelta(microseconds=1)}[unit]  # fmt: skip
 
 
 class TimedRunning:

@@ -21,7 +21,7 @@ from headrace.engine.optimizer.explain import explain_tree
 from headrace.engine.optimizer.growth import SETTING, Growth, states_of, ttl_text, ttls_of, with_time_to_live
 from headrace.engine.optimizer.optimizer import optimize
 from headrace.engine.optimizer.stored_plan import StoredPlan
-from headrace.engine.optimizer.stream_traits import takes_back
+from headrace.engine.optimizer.stream_traits import is_temporal_sort, takes_back
 from headrace.engine.optimizer.tables import as_data_sets, as_streams
 from headrace.engine.optimizer.tuning.choices import Phases, Tuning
 from headrace.engine.optimizer.tuning.rules import as_tuned
@@ -322,7 +322,7 @@ class Execution:
             for (table, _), root, number in zip(inserts, roots, range(len(roots)), strict=True):
                 assert root.schema is not None
                 stream = streams.of(root)
-                with streams.writing(number):
+                with streams.writing(number, root):
                     table.connector.write_stream(stream, root.schema, table.statement.name)
             tables = ", ".join(table.statement.name for table, _ in inserts)
             return env.execute_async(self.settings.value("pipeline.name", f"insert into {tables}"))
@@ -495,7 +495,7 @@ def _orders_of(root: Node) -> tuple[Order, ...]:
     if rows is root:
         return rows.orders
     hidden = [order for order in rows.orders if order.column not in names]
-    if hidden and isinstance(rows, TopN):
+    if hidden and (isinstance(rows, TopN) or is_temporal_sort(rows)):
         return ()  # which rows there are is right; what their order goes by is not among them
     if hidden:
         message = "on a stream ORDER BY goes by columns of the result"

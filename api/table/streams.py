@@ -40,6 +40,8 @@ from headrace.engine.optimizer.growth import ttls_of
 from headrace.engine.optimizer.stream_traits import (
     event_times,
     has_event_time,
+    is_in_order,
+    is_temporal_sort,
     is_timed,
     renamed_below,
     takes_back,
@@ -79,6 +81,7 @@ from headrace.engine.plan.table_nodes import (
 )
 from headrace.engine.timed.interval_join import IntervalJoinOfTables
 from headrace.engine.timed.over import OverAggregate
+from headrace.engine.timed.sort import TemporalSort
 from headrace.engine.timed.temporal_join import TemporalJoinOfTables
 from headrace.engine.windows.assigners import (
     EventTimeSessionWindows,
@@ -152,10 +155,13 @@ class Streams:
                 give_uids([stream.transformation], first, planned.uid)
 
     @contextmanager
-    def writing(self, number: int) -> Iterator[None]:
-        """Give what is added inside, for a root's rows, the ids of its sink."""
+    def writing(self, number: int, root: Node) -> Iterator[None]:
+        """Give what is added inside, for a root's rows, the ids of its sink; rows in order have one writer."""
         first = self._env.new_id()
         yield
+        if is_in_order(root):
+            for one in self._env.added_behind(first):
+                one.parallelism, one.is_parallel = 1, False
         if self._upgrade is not None:
             give_uids(self._env.added_behind(first), first, self._upgrade.sinks[number].uid)
 
@@ -194,8 +200,8 @@ class Streams:
         return made.name(node.name[:_MOST_OF_A_NAME])
 
     def _row_by_row(self, node: Node, operator: Any) -> DataStream:
-        """An operator of rows one by one. Changes stay in order: a row is not taken back before it has come."""
-        if not takes_back(node.inputs[0]):
+        """An operator of rows one by one. What is in order stays so: a row is not taken back before it has come."""
+        if not (takes_back(node.inputs[0]) or is_in_order(node.inputs[0])):
             return self._columnar(node, operator, self._input(node))
         return behind(self._input(node), operator, node.name, node.schema).name(node.name[:_MOST_OF_A_NAME])
 
@@ -259,8 +265,12 @@ class Streams:
         return self._columnar(node, SelectColumns({name: col(name) for name in node.schema.names}), united)
 
     def sort(self, node: Sort) -> DataStream:
-        """The order of a stream that never ends is none; that of a result that has ended is made when it is given."""
-        return self._input(node)
+        """By event time rows go out in order; any other order is made when a result that has ended is given."""
+        if not is_temporal_sort(node):
+            return self._input(node)
+        schema = node.inputs[0].schema
+        assert schema is not None
+        return self._keyed(node, TemporalSort(_orders(node.orders), input_schema=schema), self._input(node), ())
 
     # -- groups --------------------------------------------------------------------------------------------------------
 

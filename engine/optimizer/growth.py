@@ -37,7 +37,7 @@ from ..plan.table_nodes import (
     WindowRows,
 )
 from .rewriting import once_per_node, rewritten
-from .stream_traits import columns_above, is_timed, takes_back
+from .stream_traits import columns_above, is_temporal_sort, is_timed, takes_back
 
 __all__ = [
     "SETTING",
@@ -103,8 +103,7 @@ _TOP = "put the Top-N on rows that only come, or above GROUP BY"
 
 
 _KEEPS_NOTHING = (
-    Scan, TableSource, EventTime, ProcessingTime, FilterColumns, Select, Expand, Union, Sort, LocalAggregation,
-    WindowRows,
+    Scan, TableSource, EventTime, ProcessingTime, FilterColumns, Select, Expand, Union, LocalAggregation, WindowRows,
 )  # fmt: skip
 
 
@@ -155,6 +154,8 @@ def _state_of(node: Node) -> State | None:
         return State(node, _unless_bounded(node, Growth.PER_TIME), f"aggregates for each {each}window until it ends")
     if isinstance(node, OverGroups):
         return _of_over(node)
+    if isinstance(node, Sort):
+        return State(node, _unless_bounded(node, Growth.PER_TIME), _WAITING) if is_temporal_sort(node) else None
     if isinstance(node, LookupJoin):
         return None if node.way is None else State(node, Growth.BOUNDED, "rows that wait for the table's answer")
     if isinstance(node, _KEEPS_NOTHING):

@@ -66,7 +66,7 @@ from ..plan.table_nodes import (
     WindowRows,
 )
 from .join_filters import conditions_of
-from .stream_traits import is_timed, takes_back
+from .stream_traits import is_temporal_sort, is_timed, takes_back
 
 __all__ = ["Identity", "Keeps", "Part", "identities_of", "identity_of_table", "layout_of", "stable_text"]
 
@@ -341,8 +341,16 @@ class _Finder:
         conditions = {_digest(i, one) for i, side in enumerate(sides) for one in side.conditions}
         return Identity(_digest("union", [one.base for one in sides]), frozenset(conditions), columns)
 
-    def passed_on(self, node: Sort | LocalAggregation) -> Identity:
+    def local(self, node: LocalAggregation) -> Identity:
         return dataclasses.replace(self._of(node), keeps=None)
+
+    def sort(self, node: Sort) -> Identity:
+        """By event time rows wait, and late ones are left out; any other order changes nothing."""
+        below = self._of(node)
+        if not is_temporal_sort(node):
+            return dataclasses.replace(below, keeps=None)
+        keeps = self._kept("sort", node, [below], _orders(node.orders, below), [], self._rows(("rows",), [below]))
+        return Identity(keeps.id, frozenset(), below.columns, keeps)
 
     def window_rows(self, node: WindowRows) -> Identity:
         below = self._of(node)
@@ -568,7 +576,8 @@ _KINDS: tuple[tuple[type[Node] | tuple[type[Node], ...], Callable[[_Finder, Any]
     (Select, _Finder.select),
     (Expand, _Finder.expand),
     (Union, _Finder.union),
-    ((Sort, LocalAggregation), _Finder.passed_on),
+    (Sort, _Finder.sort),
+    (LocalAggregation, _Finder.local),
     ((Aggregation, Distinct), _Finder.aggregation),
     (TopN, _Finder.top),
     (OverGroups, _Finder.over),

@@ -32,6 +32,8 @@ __all__ = [
     "drops_late_rows",
     "event_times",
     "has_event_time",
+    "is_in_order",
+    "is_temporal_sort",
     "is_timed",
     "renamed_below",
     "takes_back",
@@ -79,8 +81,25 @@ def _keeps_first_to_come(node: TopN) -> bool:
 
 def drops_late_rows(node: Node) -> bool:
     """Whether rows that the watermark has passed are not counted."""
-    is_over = isinstance(node, OverGroups) and is_timed(node)
-    return is_over or isinstance(node, (WindowAggregation, IntervalJoin, TemporalJoin))
+    if isinstance(node, OverGroups):
+        return is_timed(node)
+    if isinstance(node, Sort):
+        return is_temporal_sort(node)
+    return isinstance(node, (WindowAggregation, IntervalJoin, TemporalJoin))
+
+
+def is_temporal_sort(node: Sort) -> bool:
+    """Whether rows can be given in order while the stream goes on: those that only come, by their event time first."""
+    rows, first = node.inputs[0], node.orders[0]
+    is_by_time = first.ascending and first.column in event_times(rows) and has_event_time(rows)
+    return is_by_time and not takes_back(rows)
+
+
+def is_in_order(node: Node) -> bool:
+    """Whether rows come in the order of a sort by event time."""
+    while isinstance(node, (Select, FilterColumns, Expand)):
+        node = node.inputs[0]
+    return isinstance(node, Sort) and is_temporal_sort(node)
 
 
 def is_timed(node: OverGroups) -> bool:

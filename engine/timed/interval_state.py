@@ -91,11 +91,7 @@ class IntervalState:
             watermark_ms: How far event time is.
         """
         own = self._sides[side]
-        times = own.times_in(rows)
-        is_late = times <= last_passed(watermark_ms, own.kind)
-        num_late = int(is_late.sum()) if watermark_ms > MIN_TIMESTAMP else 0
-        if num_late:
-            rows, times = rows.filter(pa.array(~is_late)), times[~is_late]
+        rows, times, num_late = own.in_time(rows, watermark_ms)
         if not rows.num_rows:
             return num_late, []
         codes = own.codes_in(rows)

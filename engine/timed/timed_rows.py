@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
+from ..columns.records import MIN_TIMESTAMP
 from ..tables.columns import Integers
 from ..tables.growing import grown
 from ..tables.key_index import KeyIndex
@@ -81,6 +82,19 @@ class TimedRows:
             ProgramError: If one is null.
         """
         return times_of(rows.column(self._time), self._time_name)
+
+    def in_time(self, rows: pa.RecordBatch, watermark_ms: int) -> tuple[pa.RecordBatch, Integers, int]:
+        """Those rows that the watermark has not passed, their times, and how many it has passed.
+
+        Raises:
+            ProgramError: If a time is null.
+        """
+        times = self.times_in(rows)
+        is_late = times <= last_passed(watermark_ms, self.kind)
+        num_late = int(is_late.sum()) if watermark_ms > MIN_TIMESTAMP else 0
+        if num_late:
+            rows, times = rows.filter(pa.array(~is_late)), times[~is_late]
+        return rows, times, num_late
 
     def codes_in(self, rows: pa.RecordBatch) -> Integers:
         """The codes of rows' keys."""

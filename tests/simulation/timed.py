@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 from simulation.programs import Program, Record, freeze
 from timed_oracles import near, over, with_versions
 
-from headrace import StreamExecutionEnvironment
+from headrace import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace import functions as f
 from headrace.connectors.files import FileSink
 from headrace.engine.columns.expressions import col
@@ -24,6 +25,7 @@ from headrace.engine.operators.columnar import FilterColumns, SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.timed.interval_join import IntervalJoinOfTables
 from headrace.engine.timed.over import OverAggregate
+from headrace.engine.timed.sort import TemporalSort
 from headrace.engine.timed.temporal_join import TemporalJoinOfTables
 
 __all__ = ["TIMED"]
@@ -161,4 +163,33 @@ def _text(at: int) -> str:
     return str(pa.scalar(at, pa.timestamp("us")).as_py())
 
 
-TIMED = (rows_over_rows, rows_with_versions, rows_near_in_time, rows_by_the_clock)
+class _Numbering(KeyedProcessFunction):
+    """Says of each row how many have come before it."""
+
+    def open(self, context: Any) -> None:
+        self._count = context.get_state(ValueStateDescriptor("count", int, default=0))
+
+    def process_element(self, value: Any, context: Any) -> Iterator[Any]:
+        number = self._count.value()
+        self._count.update(number + 1)
+        yield {**_as_record(value), "n": number}
+
+
+def rows_in_order(rng: random.Random, splits: list[list[Record]], source: Any) -> Program:
+    """All rows by their times, and numbered as they come out."""
+    columnar = rng.random() < 0.5
+    operator = TemporalSort([("at", True, None), ("value", False, None)], input_schema=ROWS)
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        ordered = _rows(source(env, columnar)).transform("sort", operator).force_non_parallel()
+        numbered = ordered.key_by(lambda _: 0).process(_Numbering())
+        numbered.force_non_parallel().sink_to(FileSink.json_lines(path))
+
+    rows = sorted((_at(row), row["key"], row["value"]) for part in splits for row in part)
+    expected = Counter(
+        freeze({"key": key, "value": value, "at": _text(at), "n": n}) for n, (at, key, value) in enumerate(rows)
+    )
+    return Program(f"rows_in_order/{columnar}", build, expected)
+
+
+TIMED = (rows_over_rows, rows_with_versions, rows_near_in_time, rows_by_the_clock, rows_in_order)

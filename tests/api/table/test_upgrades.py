@@ -393,6 +393,8 @@ ALIKE = [
      "SELECT r, MAX(q) FROM b WHERE s > 1 GROUP BY r"),
     ("SELECT l.k, r.v FROM src AS l JOIN src AS r ON l.x = r.x AND l.w = r.w",
      "SELECT b.v, a.k FROM src AS a JOIN src AS b ON a.w = b.w AND a.x = b.x"),
+    ("SELECT k, v FROM src WHERE w > 1 ORDER BY ts, v",
+     "SELECT b, a FROM (SELECT w AS c, ts AS at, k AS a, v AS b FROM src) WHERE 1 < c ORDER BY at, b"),
 ]  # fmt: skip
 UNLIKE = [
     ("SELECT k, SUM(v) FROM src GROUP BY k", "SELECT k, SUM(w) FROM src GROUP BY k"),
@@ -408,6 +410,8 @@ UNLIKE = [
     ("SELECT k, COUNT(v) FROM src GROUP BY k", "SELECT k, COUNT(*) FROM src GROUP BY k"),
     ("SELECT l.k, r.v FROM src l JOIN src r ON l.x = r.x", "SELECT l.k, r.v FROM src l LEFT JOIN src r ON l.x = r.x"),
     ("SELECT l.k, r.v FROM src l JOIN src r ON l.x = r.x", "SELECT r.k, l.v FROM src l JOIN src r ON l.x = r.x"),
+    ("SELECT k, v FROM src ORDER BY ts, v", "SELECT k, v FROM src ORDER BY ts, k"),
+    ("SELECT k, v FROM src ORDER BY ts", "SELECT k, v FROM src ORDER BY ts DESC"),
 ]  # fmt: skip
 
 

@@ -6,7 +6,6 @@ restores at other parallelisms, both backends), example (lateness, what is kept,
 
 from __future__ import annotations
 
-import datetime
 import random
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pytest
 from campaigns import blocks
 from changelog_kit import KEYS, KINDS, canonical, columns_of, multiset, random_value
 from operator_harness import OperatorHarness
-from timed_kit import TimedRunning
+from timed_kit import TimedRunning, in_unit
 from timed_oracles import over
 
 from headrace.engine.columns.records import MAX_TIMESTAMP, Batch, Watermark
@@ -122,15 +121,6 @@ def check(running, wanted, unit, time):
     assert multiset(map(rounded, found)) == multiset(map(rounded, map(canonical, wanted)))
     for row, stamp in zip(running.rows, running.times, strict=True):
         assert in_unit(row[time], unit) * UNITS[unit] // PER_MS[unit] == stamp
-
-
-def in_unit(value, unit):
-    """A time as it came out, as the number that it went in as."""
-    if hasattr(value, "value"):  # of nanoseconds
-        return value.value
-    since = value - datetime.datetime(1970, 1, 1)  # noqa: DTZ001
-    return since // {"s": datetime.timedelta(seconds=1), "ms": datetime.timedelta(milliseconds=1),
-                     "us": datetime.timedelta(microseconds=1)}[unit]  # fmt: skip
 
 
 def rounded(row):
