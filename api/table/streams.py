@@ -376,6 +376,7 @@ class Streams:
             is_left=node.how == "left",
             projection=node.projection,
             condition=node.condition,
+            ttl_ms=max(ttls_of(node)),
         )
         return self._joined(node, operator)
 
@@ -542,14 +543,14 @@ class Streams:
         assert schema is not None
         keys = self._keys(node, 0, () if node.key is None else node.key.names or ())
         operator: Any
+        (ttl_ms,) = ttls_of(node)
         if is_timed(node):
             time = node.orders[0].column
             assert time is not None
             self._require_event_time(node.inputs[0], node)
-            operator = OverAggregate(keys, time, node.columns, input_schema=schema, frame=node.frame)
+            operator = OverAggregate(keys, time, node.columns, input_schema=schema, frame=node.frame, ttl_ms=ttl_ms)
         else:
             orders = _orders(node.orders)
-            (ttl_ms,) = ttls_of(node)
             operator = ChangingOver(keys, orders, node.columns, input_schema=schema, frame=node.frame, ttl_ms=ttl_ms)
         return self._keyed(node, operator, self._input(node), keys)
 

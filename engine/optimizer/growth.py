@@ -204,10 +204,11 @@ def _of_over(node: OverGroups) -> State:
         each = f" for each {_list(keys)}" if keys else ""
         what = f"all rows of its input{each}: those of a partition are computed anew when one of them changes"
         return State(node, _size(rows), what, _OVER if _size(rows) is Growth.UNBOUNDED else None)
-    frame = node.frame if node.frame is not None and node.frame.low is not None else None
-    if frame is not None and frame.is_range:
+    if _is_by_distance(node):
         return State(node, _unless_bounded(node, Growth.PER_TIME), "rows until the watermark has passed their frames")
-    sees_rows = frame is not None or any(isinstance(one, Neighbour) for one in node.columns.values())
+    sees_rows = (node.frame is not None and node.frame.low is not None) or any(
+        isinstance(one, Neighbour) for one in node.columns.values()
+    )
     past = "the last rows" if sees_rows else "what aggregates have come to"
     if not keys:
         return State(node, _unless_bounded(node, Growth.PER_TIME), f"{_WAITING}, and {past}")
@@ -277,8 +278,13 @@ def _list(names: list[str] | tuple[str, ...]) -> str:
 def can_expire(node: Node) -> bool:
     """Whether what a node keeps may have a time to live."""
     if isinstance(node, OverGroups):
-        return not is_timed(node)
-    return isinstance(node, (Aggregation, Distinct, TopN, TableJoin))
+        return not (is_timed(node) and _is_by_distance(node))
+    return isinstance(node, (Aggregation, Distinct, TopN, TableJoin, TemporalJoin))
+
+
+def _is_by_distance(node: OverGroups) -> bool:
+    """Whether frames begin so long before a row, so that rows go with the watermark."""
+    return node.frame is not None and node.frame.is_range and node.frame.low is not None
 
 
 def ttls_of(node: Node) -> tuple[int, ...]:

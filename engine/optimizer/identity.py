@@ -497,6 +497,9 @@ class _Finder:
         only = [{column for at, column, _ in node.projection if at == side} for side in (0, 1)]
         parts = self._rows(states, sides, only if isinstance(node, TableJoin) else None)
         keeps = self._kept(kind, node, sides, about, keys, parts, states)
+        if isinstance(node, TemporalJoin):  # times of keys are kept by the names of the rows' keys
+            times = [("times", column, name) for state, column, name in keeps.places if state == "rows"]
+            keeps = dataclasses.replace(keeps, places=(*keeps.places, *times))
         return Identity(keeps.id, frozenset(), columns, keeps)
 
     def multi_join(self, node: MultiJoin) -> Identity:

@@ -7,7 +7,8 @@ it is dropped and counted in ``num_late_records_dropped``.
 
 What is kept of rows that are out is what later ones ask for: frames that begin so many rows before keep the last rows
 of each partition, those that begin so long before keep rows until the watermark is past all frames they are in, and
-those that begin with the partition keep what the aggregates have come to.
+those that begin with the partition keep what the aggregates have come to. With a time to live a partition is forgotten
+in which nothing was written for so long, by the clock; rows that wait are given first.
 
 A program that goes on from a checkpoint in which more was out than its watermark says (after the end of event time, or
 as barriers overtook watermarks) may get rows of before them; they are computed with the rows that are kept.
@@ -51,6 +52,8 @@ class OverAggregate(Operator):
         columns: What is computed, by the name of its column: places, neighbours before, or aggregates; all of one kind.
         input_schema: Type of the records.
         frame: Which rows aggregates see; None for all up to the row and those of its time.
+        ttl_ms: How long that is kept of a partition which later rows ask for, while nothing is written; 0 for ever.
+            Frames that begin so long before a row go by the watermark alone.
 
     Raises:
         ProgramError: If a column is not there, a name is taken, or a row would have to wait for later ones.
@@ -69,6 +72,7 @@ class OverAggregate(Operator):
         *,
         input_schema: pa.Schema,
         frame: Frame | None = None,
+        ttl_ms: int = 0,
     ) -> None:
         self.partition_keys = tuple(partition_keys)
         self.time = time
@@ -83,6 +87,7 @@ class OverAggregate(Operator):
             raise ProgramError(message)
         self.frame = None if frame is None else frame.in_units_of(kind)
         self.kept = kept_for(self.columns, self.frame)
+        self.ttl_ms = ttl_ms
         taken = [name for name in self.columns if name in input_schema.names]
         if taken:
             message = f"column {taken[0]!r} is there already; the new one needs another name"
@@ -100,12 +105,14 @@ class OverAggregate(Operator):
         with naming_operator(context):
             if not self.partition_keys:
                 require_one_subtask(context)
+            from ..tables.lifetime import lifetime_of
             from .over_state import OverState
 
             self._watermark = OperatorWatermark.of(context)
             self._state: OverState = OverState(
-                context.keyed_state, self._schema, self.partition_keys, self.time, self.columns, self.frame, self.kept
-            )
+                context.keyed_state, self._schema, self.partition_keys, self.time, self.columns, self.frame, self.kept,
+                lifetime_of(context, self.ttl_ms),
+            )  # fmt: skip
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         if batch.num_rows == 0:

@@ -25,8 +25,10 @@ from ..frames.ordered_rows import OrderedRows, first_of_runs
 from ..tables.columns import Integers, Truths
 from ..tables.growing import grown
 from ..tables.key_index import KeyIndex, LocalCodes
+from ..tables.lifetime import Lifetime
 from ..tables.ordering import SortKey, sorted_rows
 from ..tables.row_store import Chains, RowStore
+from .expiring_keys import ExpiringKeys
 from .kept import Kept
 from .times import last_passed, milliseconds, times_of
 
@@ -51,6 +53,8 @@ class OverState:
         columns: What is computed.
         frame: Which rows aggregates see, in units of the time column.
         kept: What is kept of rows that are out.
+        lifetime: How long that lives of a partition in which nothing is written; None for ever. What goes by distance
+            is forgotten by the watermark alone.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class OverState:
         columns: Mapping[str, Any],
         frame: Frame | None,
         kept: Kept,
+        lifetime: Lifetime | None = None,
     ) -> None:
         keys = [schema.field(key) for key in partition_keys]
         self._schema = schema
@@ -81,6 +86,13 @@ class OverState:
         )
         self._local = LocalCodes()
         self._find_all()
+        self._expiring: ExpiringKeys | None = None
+        if lifetime is not None and kept.distance is None:
+            self._expiring = ExpiringKeys(backend, keys, self._index, lifetime, self._waits)
+
+    def _waits(self, codes: Integers) -> Truths:
+        """Which partitions have rows that wait."""
+        return np.isin(codes, self._rows.codes[self._waiting])
 
     @property
     def _used_schema(self) -> pa.Schema:
@@ -130,6 +142,10 @@ class OverState:
             records, times = records.filter(pa.array(~is_late)), times[~is_late]
         if records.num_rows:
             codes, _ = self._index.codes_of([records.column(key) for key in self._keys], records.num_rows)
+            if self._expiring is not None:
+                self._expiring.begin()
+                self._forget_expired(self._expiring, self._expiring.expired(codes))
+                self._expiring.touch(codes)
             ids = self._rows.add(codes, records.columns)
             self._times = grown(self._times, self._rows.size)
             self._times[ids] = times
@@ -145,6 +161,9 @@ class OverState:
         """
         is_due = self._times[self._waiting] <= last_passed(watermark_ms, self._time_type)
         due = self._waiting[is_due]
+        if self._expiring is not None:
+            self._expiring.begin()
+            self._expiring.touch(self._rows.codes[due])
         if len(due):
             self._waiting = self._waiting[~is_due]
             ids, new = self._computed(due)
@@ -154,6 +173,8 @@ class OverState:
                 yield self._rows.take(some), columns, milliseconds(self._times[some], self._time_type)
             self._put_out(ids)
         self._forget_until(kept_ms)
+        if self._expiring is not None:
+            self._forget_expired(self._expiring, self._expiring.swept())
         self._make_room()
 
     def _computed(self, due: Integers) -> tuple[Integers, list[pa.Array]]:
@@ -221,27 +242,48 @@ class OverState:
         self._out.remove(self._rows.codes[ids], ids)
         self._rows.remove(ids)
 
+    def _forget_expired(self, expiring: ExpiringKeys, codes: Integers) -> None:
+        """Forget what is kept of partitions whose rows are all out."""
+        if not len(codes):
+            return
+        owners, ids = self._out.of(codes)
+        self._forget(ids)
+        num_folds = 0 if self._folds is None else self._folds.forget(codes)
+        expiring.forget(codes, len(np.unique(owners)) + num_folds)
+
     # -- room and state ------------------------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
         if self._rows.is_sparse:
             self._rows.compact()
             self._find_all()
-        if self._folds is None and len(self._index) > 2 * self._rows.num_live + _MIN_DEAD:
+        num_folds = 0 if self._folds is None else self._folds.num_live
+        if len(self._index) > 2 * (self._rows.num_live + num_folds) + _MIN_DEAD:
             self._forget_partitions()
 
     def _forget_partitions(self) -> None:
-        """Number the partitions anew that have rows."""
+        """Number the partitions anew that have something."""
         codes = self._rows.codes[: self._rows.size]
+        if self._folds is not None:
+            codes = np.concatenate([codes, self._folds.codes])
         kept = np.unique(codes[codes >= 0])
         new_codes = np.full(len(self._index), -1, np.int64)
         new_codes[kept] = np.arange(len(kept))
+        if self._expiring is not None:
+            self._expiring.leave(kept)
         self._rows.recode(new_codes)
+        if self._folds is not None:
+            self._folds.recode(new_codes)
         self._index.compact(kept)
+        if self._expiring is not None:
+            self._expiring.keep(kept, new_codes)
         self._find_all()
 
     def persist(self) -> None:
         """Write what has changed."""
+        if self._expiring is not None:
+            self._forget_expired(self._expiring, self._expiring.before_snapshot())
+            self._expiring.persist()
         self._rows.persist()
         if self._folds is not None:
             self._folds.persist()
@@ -315,6 +357,30 @@ class _FoldedRows:
             self._store.compact()
         return results
 
+    @property
+    def num_live(self) -> int:
+        """How many partitions there are."""
+        return self._store.num_live
+
+    @property
+    def codes(self) -> Integers:
+        """Their codes; -1 for those that are gone."""
+        return self._store.codes[: self._store.size]
+
+    def forget(self, codes: Integers) -> int:
+        """Forget partitions; returns how many of them there were."""
+        _, held = self._store.by_key.of(codes)
+        self._store.remove(held)
+        for values in self._values.values():
+            values.forget(codes)
+        return len(held)
+
+    def recode(self, new_codes: Integers) -> None:
+        """Let partitions have other codes: those that are given by their old ones."""
+        self._store.recode(new_codes)
+        for values in self._values.values():
+            values.recode(new_codes)
+
     def _counted(self, number: int, part: Folded, codes: Integers) -> Folded:
         """A part as it is folded; for different values how many a row adds."""
         values = self._values.get(number)
@@ -328,22 +394,29 @@ class _FoldedRows:
 
 
 class _DifferentValues:
-    """The values that there were in each partition, which only become more.
+    """The values that there were in each partition, which only become more until it is forgotten.
 
     Args:
         backend: The operator's keyed state.
         name: The state's.
         keys: The partition's columns.
-        index: Gives their codes, which stay.
+        index: Gives their codes.
         kind: The type of values.
     """
 
     def __init__(
         self, backend: KeyedStateBackend, name: str, keys: list[pa.Field], index: KeyIndex, kind: pa.DataType
     ) -> None:
-        self._pairs = KeyIndex([pa.int64(), kind])
+        self._kind = kind
         self._store = RowStore(backend, name, keys, index, [pa.field("value", kind)])
-        ids = np.arange(self._store.size)
+        self._find_all()
+
+    def _find_all(self) -> None:
+        """Number the pairs of partitions and values that there are."""
+        self._pairs = KeyIndex([pa.int64(), self._kind])
+        # By number of a pair whether it has been forgotten.
+        self._is_gone = np.zeros(0, np.bool_)
+        ids = np.flatnonzero(self._store.codes[: self._store.size] >= 0)
         self._pairs.codes_of([self._store.codes[ids], self._store.take_column(0, ids)], len(ids))
 
     def add(self, codes: Integers, values: pa.Array) -> Integers:
@@ -356,9 +429,33 @@ class _DifferentValues:
         # New pairs get numbers in the order of their first rows.
         largest = np.maximum.accumulate(np.concatenate([[known - 1], pairs]))
         is_new = pairs > largest[:-1]
+        if len(self._is_gone):
+            self._is_gone = grown(self._is_gone, len(self._pairs), False)
+            come = np.flatnonzero(self._is_gone[pairs])
+            again, firsts = np.unique(pairs[come], return_index=True)
+            is_new[come[firsts]] = True
+            self._is_gone[again] = False
         adds[valid[is_new]] = 1
         self._store.add(codes[is_new], [values.take(pa.array(np.flatnonzero(is_new)))])
         return adds
+
+    def forget(self, codes: Integers) -> None:
+        """Forget the values of partitions."""
+        owners, ids = self._store.by_key.of(codes)
+        if not len(ids):
+            return
+        pairs, _ = self._pairs.codes_of([codes[owners], self._store.take_column(0, ids)], len(ids), add=False)
+        self._is_gone = grown(self._is_gone, len(self._pairs), False)
+        self._is_gone[pairs] = True
+        self._store.remove(ids)
+        if self._store.is_sparse:
+            self._store.compact()
+            self._find_all()
+
+    def recode(self, new_codes: Integers) -> None:
+        """Let partitions have other codes: those that are given by their old ones."""
+        self._store.recode(new_codes)
+        self._find_all()
 
     def persist(self) -> None:
         """Write what has changed."""

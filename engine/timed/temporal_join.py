@@ -7,7 +7,8 @@ gains rows. A row at or behind the watermark is late: it is dropped and counted 
 version that comes late counts for the rows that wait.
 
 Of versions that have begun the last one of each key is kept, so state grows with keys. Of two versions of a key with
-the same time the one that came last counts. Null is no key: nothing is joined by it.
+the same time the one that came last counts. Null is no key: nothing is joined by it. With a time to live all versions
+of a key are forgotten for which neither a row nor a version came, nor a row went out, for so long by the clock.
 
 Source: Flink's ``TemporalRowTimeJoinOperator``; it joins late rows with what is left of the versions. The join of
 records with a function of Python is `headrace.engine.joins.temporal`.
@@ -47,6 +48,7 @@ class TemporalJoinOfTables(Operator):
         is_left: Whether a row without a version goes out with nulls, instead of being left out.
         projection: What goes out: pairs of the input and the column, and the name.
         condition: What must be true of a row and its version, over those names, or it has none; None for nothing.
+        ttl_ms: How long the versions of a key live for which nothing is written; 0 for ever.
 
     Raises:
         ProgramError: If a column is not there, or times are none.
@@ -67,8 +69,10 @@ class TemporalJoinOfTables(Operator):
         is_left: bool,
         projection: Sequence[tuple[int, str, str]],
         condition: Expression | None = None,
+        ttl_ms: int = 0,
     ) -> None:
         self.keys = keys
+        self.ttl_ms = ttl_ms
         self.condition = condition
         self.times = times
         self.schemas = schemas
@@ -92,10 +96,13 @@ class TemporalJoinOfTables(Operator):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         with naming_operator(context):
+            from ..tables.lifetime import lifetime_of
             from .temporal_state import TemporalState
 
             self._watermark = OperatorWatermark.of(context)
-            self._state: TemporalState = TemporalState(context.keyed_state, self._plain, self.keys, self.times)
+            self._state: TemporalState = TemporalState(
+                context.keyed_state, self._plain, self.keys, self.times, lifetime_of(context, self.ttl_ms)
+            )
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         if batch.num_rows == 0:

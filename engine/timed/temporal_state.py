@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
-from ..columns.records import MAX_BATCH_ROWS, MIN_TIMESTAMP, Timestamps
+from ..columns.records import MAX_BATCH_ROWS, Timestamps
 from ..frames.ordered_rows import first_of_runs
 from ..tables.columns import Integers, Truths
 from ..tables.key_index import KeyIndex, LocalCodes
+from ..tables.lifetime import Lifetime
 from ..tables.ordering import sorted_rows
+from .expiring_keys import ExpiringKeys
 from .timed_rows import TimedRows
 from .times import last_passed, milliseconds, units_in
 
@@ -31,6 +33,7 @@ class TemporalState:
         schemas: Of rows and of versions.
         keys: Names of the keys' columns, of both.
         times: The columns of event time, of both.
+        lifetime: How long the versions of a key live for which nothing is written; None for ever.
     """
 
     def __init__(
@@ -39,22 +42,27 @@ class TemporalState:
         schemas: tuple[pa.Schema, pa.Schema],
         keys: tuple[Sequence[str], Sequence[str]],
         times: tuple[str, str],
+        lifetime: Lifetime | None = None,
     ) -> None:
         self._index = KeyIndex([schemas[0].field(key).type for key in keys[0]])
         self._rows = TimedRows(backend, "rows", schemas[0], keys[0], self._index, times[0])
         # The number that a version carries says whether it is that the key is gone.
         self._versions = TimedRows(backend, "versions", schemas[1], keys[1], self._index, times[1])
         self._local = LocalCodes()
+        self._expiring: ExpiringKeys | None = None
+        if lifetime is not None:
+            fields = [schemas[0].field(key) for key in keys[0]]
+            self._expiring = ExpiringKeys(backend, fields, self._index, lifetime, self._waits)
+
+    def _waits(self, codes: Integers) -> Truths:
+        """Which keys have rows that wait."""
+        return self._rows.store.by_key.counts_of(codes) > 0
 
     def add_rows(self, rows: pa.RecordBatch, watermark_ms: int) -> int:
         """Let rows wait; returns how many are late, which are left out."""
-        times = self._rows.times_in(rows)
-        is_late = times <= last_passed(watermark_ms, self._rows.kind)
-        num_late = int(is_late.sum()) if watermark_ms > MIN_TIMESTAMP else 0
-        if num_late:
-            rows, times = rows.filter(pa.array(~is_late)), times[~is_late]
+        rows, times, num_late = self._rows.in_time(rows, watermark_ms)
         if rows.num_rows:
-            self._rows.add(rows, times, self._rows.codes_in(rows))
+            self._rows.add(rows, times, self._written(self._rows.codes_in(rows)))
         return num_late
 
     def add_versions(self, rows: pa.RecordBatch, is_gone: Truths) -> None:
@@ -66,7 +74,21 @@ class TemporalState:
             rows, is_gone = rows.filter(pa.array(has_key)), is_gone[has_key]
         if rows.num_rows:
             times = self._versions.times_in(rows)
-            self._versions.add(rows, times, self._versions.codes_in(rows), np.where(is_gone, _IS_GONE, 0))
+            codes = self._written(self._versions.codes_in(rows))
+            self._versions.add(rows, times, codes, np.where(is_gone, _IS_GONE, 0))
+
+    def _written(self, codes: Integers) -> Integers:
+        """The same codes, whose keys are about to be written."""
+        if self._expiring is not None:
+            self._expiring.begin()
+            self._forget_expired(self._expiring, self._expiring.expired(codes))
+            self._expiring.touch(codes)
+        return codes
+
+    def _forget_expired(self, expiring: ExpiringKeys, codes: Integers) -> None:
+        owners, held = self._versions.store.by_key.of(codes)
+        self._versions.store.remove(held)
+        expiring.forget(codes, len(np.unique(owners)))
 
     def pass_time(
         self, watermark_ms: int, kept_ms: int, *, is_left: bool
@@ -79,6 +101,9 @@ class TemporalState:
             is_left: Whether rows without a version are given, too: with nulls.
         """
         due = self._rows.begun(watermark_ms)
+        if self._expiring is not None:
+            self._expiring.begin()
+            self._expiring.touch(self._rows.store.codes[due])
         if len(due):
             ids, found = self._matched(due)
             if not is_left:
@@ -89,6 +114,8 @@ class TemporalState:
                 yield self._rows.store.take(ids[some]), self._versions.store.take(found[some]), times[some]
             self._rows.store.remove(due)
         self._forget_until(kept_ms)
+        if self._expiring is not None:
+            self._forget_expired(self._expiring, self._expiring.swept())
         self._make_room()
 
     def _matched(self, due: Integers) -> tuple[Integers, Integers]:
@@ -145,11 +172,18 @@ class TemporalState:
         kept = kept[kept >= 0]
         new_codes = np.full(len(self._index), -1, np.int64)
         new_codes[kept] = np.arange(len(kept))
+        if self._expiring is not None:
+            self._expiring.leave(kept)
         for one in stores:
             one.recode(new_codes)
         self._index.compact(kept)
+        if self._expiring is not None:
+            self._expiring.keep(kept, new_codes)
 
     def persist(self) -> None:
         """Write what has changed."""
+        if self._expiring is not None:
+            self._forget_expired(self._expiring, self._expiring.before_snapshot())
+            self._expiring.persist()
         self._rows.store.persist()
         self._versions.store.persist()

@@ -15,7 +15,7 @@ from upgrade_kit import explained, gone_on, in_batch_mode, kept, of_kind, stoppe
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.optimizer.growth import ttls_of
 from headrace.engine.plan.plan import Aggregation, Distinct, OverGroups, walk
-from headrace.engine.plan.table_nodes import TableJoin, TopN
+from headrace.engine.plan.table_nodes import TableJoin, TemporalJoin, TopN
 from headrace.sql.parsing.errors import SqlError
 from headrace.table import TableEnvironment
 
@@ -32,6 +32,8 @@ def env():
             CREATE TABLE a (k INT, v INT, at TIMESTAMP(3), WATERMARK FOR at AS at) WITH ('connector' = 'datagen');
             CREATE TABLE b (k INT, w INT, at TIMESTAMP(3), WATERMARK FOR at AS at) WITH ('connector' = 'datagen');
             CREATE TABLE c (k INT, x INT) WITH ('connector' = 'datagen');
+            CREATE TABLE d (k INT, x INT, at TIMESTAMP(3), WATERMARK FOR at AS at, PRIMARY KEY (k) NOT ENFORCED)
+                WITH ('connector' = 'datagen');
             CREATE TABLE out (k INT, n BIGINT) WITH ('connector' = 'blackhole');
         """)
         yield made
@@ -47,7 +49,7 @@ def as_set(request):
 def ttls(env, query):
     """By kind of operator the times to live, as the plan has them."""
     root = env._root(env.sql_query(query))
-    kinds = (Aggregation, Distinct, OverGroups, TableJoin, TopN)
+    kinds = (Aggregation, Distinct, OverGroups, TableJoin, TemporalJoin, TopN)
     return [(type(node).__name__, *ttls_of(node)) for node in walk(root) if isinstance(node, kinds)]
 
 
@@ -77,7 +79,20 @@ TUMBLE = "TABLE(TUMBLE(TABLE a, DESCRIPTOR(at), INTERVAL '10' SECOND))"
         ),
         ("SELECT * FROM a WHERE k IN (SELECT k FROM c)", [("TableJoin", HOUR, HOUR)]),
         ("SELECT k, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v) FROM a", [("OverGroups", HOUR)]),
-        ("SELECT k, SUM(v) OVER (PARTITION BY k ORDER BY at) FROM a", [("OverGroups", 0)]),
+        ("SELECT k, SUM(v) OVER (PARTITION BY k ORDER BY at) FROM a", [("OverGroups", HOUR)]),
+        (
+            "SELECT k, SUM(v) OVER (PARTITION BY k ORDER BY at ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) FROM a",
+            [("OverGroups", HOUR)],
+        ),
+        (
+            "SELECT k, SUM(v) OVER (PARTITION BY k ORDER BY at RANGE BETWEEN INTERVAL '1' DAY PRECEDING AND "
+            "CURRENT ROW) FROM a",
+            [("OverGroups", 0)],
+        ),
+        (
+            "SELECT a.v, d.x FROM a JOIN d FOR SYSTEM_TIME AS OF a.at ON a.k = d.k",
+            [("TemporalJoin", HOUR, HOUR)],
+        ),
         (
             "SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v) AS r FROM a) WHERE r <= 2",
             [("TopN", HOUR)],
