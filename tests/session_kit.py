@@ -14,7 +14,7 @@ from headrace.engine.functions.aggregates import built_in as agg
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.windows.all_windows import OneKey
 from headrace.engine.windows.assigners import EventTimeSessionWindows
-from headrace.engine.windows.sessions import GlobalSessionAggregate, LocalSessionAggregate
+from headrace.engine.windows.columnar.sessions import GlobalSessionAggregate, LocalSessionAggregate
 
 END = 2**63 - 1
 EPOCH = pa.scalar(0, pa.timestamp("ms")).as_py()

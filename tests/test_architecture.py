@@ -39,6 +39,7 @@ ROOMS = (
     "engine/multi_joins",
     "engine/timed",
     "engine/connectors",
+    "engine/windows/columnar",
     "engine/windows",
     "engine/joins",
     "engine/graph",

@@ -18,12 +18,12 @@ from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.operators.field_reducer import FieldReducer
 from headrace.engine.windows.assigners import CountWindows, EventTimeSessionWindows, SlidingWindows, WindowAssigner
+from headrace.engine.windows.columnar.sessions import GlobalSessionAggregate, LocalSessionAggregate
+from headrace.engine.windows.columnar.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.engine.windows.evictors import Evictor
 from headrace.engine.windows.operator import WindowOperator, checked_trigger
 from headrace.engine.windows.placement import has_fast_path
 from headrace.engine.windows.row_functions import ApplyBatchesFunction, ApplyFunction, WindowRow
-from headrace.engine.windows.sessions import GlobalSessionAggregate, LocalSessionAggregate
-from headrace.engine.windows.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.engine.windows.triggers import Trigger
 
 from ..arguments.checks import described, field_of, require_instance, tag_id_of

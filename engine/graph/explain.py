@@ -20,7 +20,7 @@ from .stream_graph import StreamGraph
 
 __all__ = ["explain_text", "path_of", "plan_json"]
 
-_COLUMNAR_MODULES = {"headrace.engine.operators.columnar", "headrace.engine.windows.slices"}
+_COLUMNAR_MODULES = {"headrace.engine.operators.columnar", "headrace.engine.windows.columnar.slices"}
 """Every operator in these works on whole record batches."""
 
 _COLUMNAR_OPERATORS = {"MapBatchesOperator"}

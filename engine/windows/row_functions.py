@@ -2,8 +2,8 @@
 ``apply_batches(callable)``.
 
 They are picklable and without state, so that the window operator needs to know nothing of them. What ``WindowRow``
-makes is what `headrace.engine.windows.slices` emits as columns, field by field: a program does not see which path it
-took.
+makes is what `headrace.engine.windows.columnar.slices` emits as columns, field by field: a program does not see which
+path it took.
 
 Source: PyFlink's ``WindowedStream.apply``; the result record is Headrace's own.
 """

@@ -18,7 +18,7 @@ from simulation.simulator import run_seed
 from simulation.test_state_backends import on_rocksdb as on_rocksdb  # a fixture
 from simulation.unaligned import run_cut_off_seed
 
-from headrace.engine.windows import session_grouping, session_runs
+from headrace.engine.windows.columnar import session_grouping, session_runs
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from headrace.engine.task import checkpoints as task_checkpoints
 from headrace.engine.task import in_flight as task_inflight
 from headrace.engine.task.channels import InputChannel, OutputChannel
 from headrace.engine.task.debloating import BufferDebloater
-from headrace.engine.windows import slices
+from headrace.engine.windows.columnar import slices
 
 UNALIGNED_MUTANTS: dict[str, Mutant] = {}
 mutant = planted_in(UNALIGNED_MUTANTS)

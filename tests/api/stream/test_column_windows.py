@@ -3,7 +3,7 @@
 Family: differential. Random records run through a program twice: as users write it, which is on columns, and with the
 row path's operator in its place. Results agree with their fields, types and values, at any parallelism and on both
 state backends. Nothing is late here; what is late is compared where time is moved by hand
-(``tests/engine/windows/test_sessions.py``).
+(``tests/engine/windows/columnar/test_sessions.py``).
 """
 
 import random

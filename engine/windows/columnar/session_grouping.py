@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 
-from ..columns.grouping import Codes, Groups
-from ..columns.records import MAX_TIMESTAMP, Timestamps
-from ..functions.aggregates.contract import Aggregate
-from ..functions.keys import KeySelector
+from ...columns.grouping import Codes, Groups
+from ...columns.records import MAX_TIMESTAMP, Timestamps
+from ...functions.aggregates.contract import Aggregate
+from ...functions.keys import KeySelector
 from .window_grouping import WindowGrouping
 
 __all__ = ["SessionGrouping", "Sessions", "late_among"]

@@ -1,8 +1,8 @@
 """What windows on columns have in common, of whatever kind: names, checks, keys, and the way from parts to results.
 
 A partial result is a row of *parts* (`headrace.engine.functions.aggregates`) for one key and one stretch of time. How
-records are put into stretches is the matter of `headrace.engine.windows.slice_grouping` and
-`headrace.engine.windows.session_grouping`. No state here and no progress of time.
+records are put into stretches is the matter of `headrace.engine.windows.columnar.slice_grouping` and
+`headrace.engine.windows.columnar.session_grouping`. No state here and no progress of time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pyarrow as pa
 from headrace.state.errors import ProgramError, nearest
 from headrace.state.values.serde import fields_from_rows
 
-from ..columns.grouping import Groups, normalised_floats
-from ..columns.records import MIN_TIMESTAMP, Batch, Timestamps
-from ..functions.aggregates.contract import Aggregate, ColumnarAggregates
-from ..functions.keys import KeySelector
+from ...columns.grouping import Groups, normalised_floats
+from ...columns.records import MIN_TIMESTAMP, Batch, Timestamps
+from ...functions.aggregates.contract import Aggregate, ColumnarAggregates
+from ...functions.keys import KeySelector
 
 __all__ = ["WindowGrouping", "event_times"]
 

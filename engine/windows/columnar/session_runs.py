@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from headrace.state.keys.column_hashing import hash_columns
 
-from ..columns.grouping import Codes, Groups
-from ..columns.records import MAX_TIMESTAMP, Timestamps
-from .columnar_phases import ColumnarState, unified_batches
+from ...columns.grouping import Codes, Groups
+from ...columns.records import MAX_TIMESTAMP, Timestamps
+from .phases import ColumnarState, unified_batches
 from .session_grouping import END, FIRED, START, SessionGrouping, times_in
 
 __all__ = ["SessionRuns"]

@@ -40,10 +40,10 @@ from headrace.engine.windows.assigners import (
     ProcessingTimeSessionWindows,
     TumblingEventTimeWindows,
 )
+from headrace.engine.windows.columnar.sessions import GlobalSessionAggregate, LocalSessionAggregate
+from headrace.engine.windows.columnar.slices import GlobalSliceAggregate
 from headrace.engine.windows.operator import WindowOperator
 from headrace.engine.windows.row_functions import WindowRow
-from headrace.engine.windows.sessions import GlobalSessionAggregate, LocalSessionAggregate
-from headrace.engine.windows.slices import GlobalSliceAggregate
 from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.errors import CheckpointMismatchError, ProgramError
 

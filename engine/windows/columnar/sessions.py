@@ -1,10 +1,10 @@
 """Session windows with built-in aggregates, on columns.
 
 A batch becomes the sessions that its records are among themselves, a row each
-(`headrace.engine.windows.session_grouping`), and these are merged with those that are held
-(`headrace.engine.windows.session_runs`). Two phases, as with windows made of slices: `LocalSessionAggregate` works
-before the shuffle and holds nothing, `GlobalSessionAggregate` behind it. A stream that wants late records in a side
-output uses the second alone, with ``from_records=True``.
+(`headrace.engine.windows.columnar.session_grouping`), and these are merged with those that are held
+(`headrace.engine.windows.columnar.session_runs`). Two phases, as with windows made of slices: `LocalSessionAggregate`
+works before the shuffle and holds nothing, `GlobalSessionAggregate` behind it. A stream that wants late records in a
+side output uses the second alone, with ``from_records=True``.
 
 Lateness is Flink's: a record is late if the session that it would be merged into is past, which is when the session's
 last millisecond plus the allowed lateness is at or before the watermark. Where a record's own window is past, what
@@ -30,12 +30,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..columns.grouping import Groups
-from ..columns.records import MAX_BATCH_ROWS, MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps, Watermark
-from ..functions.operator import OperatorContext
-from ..operators.columnar import naming_operator
-from ..operators.event_time import EventTimeProgress, of_own_keys
-from .columnar_phases import ColumnarState, GlobalPhase, LocalPhase
+from ...columns.grouping import Groups
+from ...columns.records import MAX_BATCH_ROWS, MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps, Watermark
+from ...functions.operator import OperatorContext
+from ...operators.columnar import naming_operator
+from ...operators.event_time import EventTimeProgress, of_own_keys
+from .phases import ColumnarState, GlobalPhase, LocalPhase
 from .session_grouping import END, START, SessionGrouping, late_among, times_in
 from .session_runs import SessionRuns
 from .window_grouping import event_times

@@ -33,9 +33,9 @@ from headrace.engine.windows.assigners import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from headrace.engine.windows.columnar.slice_layout import SliceLayout
+from headrace.engine.windows.columnar.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.engine.windows.operator import WindowOperator
-from headrace.engine.windows.slice_layout import SliceLayout
-from headrace.engine.windows.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from headrace.state.errors import ProgramError
 
-from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from ...columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
 
 __all__ = ["SliceLayout"]
 

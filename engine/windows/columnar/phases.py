@@ -2,7 +2,7 @@
 
 Windows of whatever kind are aggregated twice: `LocalPhase` makes partial results of each batch before the shuffle,
 `GlobalPhase` keeps them behind it, in a `ColumnarState`, and fires. Kinds of windows are
-`headrace.engine.windows.slices` and `headrace.engine.windows.sessions`.
+`headrace.engine.windows.columnar.slices` and `headrace.engine.windows.columnar.sessions`.
 
 A table has one schema for ever, but what a stream without a declared type shows may get wider: a column of nulls turns
 out to be one of integers, integers to be floats. The table is then another one, under another name, to which everything
@@ -24,11 +24,11 @@ from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMis
 from headrace.state.keyed.contract import ColumnarTable, KeyedStateBackend
 from headrace.state.reading.arrow_reading import read_arrow_schema
 
-from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamStatus, Watermark
-from ..functions.aggregates.contract import Aggregate
-from ..functions.keys import KeySelector
-from ..functions.operator import Operator, OperatorContext
-from ..operators.event_time import EventTimeProgress
+from ...columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamStatus, Watermark
+from ...functions.aggregates.contract import Aggregate
+from ...functions.keys import KeySelector
+from ...functions.operator import Operator, OperatorContext
+from ...operators.event_time import EventTimeProgress
 
 __all__ = ["ColumnarState", "GlobalPhase", "LocalPhase", "unified_batches"]
 

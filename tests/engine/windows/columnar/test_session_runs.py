@@ -18,7 +18,7 @@ from session_kit import END, SessionOracle, SessionPipeline, batch_of, counted, 
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.functions.aggregates import built_in as agg
-from headrace.engine.windows import session_grouping, session_runs, sessions
+from headrace.engine.windows.columnar import session_grouping, session_runs, sessions
 from headrace.state.errors import TypeMismatchError
 
 # -- planted bugs ----------------------------------------------------------------------------------------------------

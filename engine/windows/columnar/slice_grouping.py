@@ -1,7 +1,7 @@
 """From records to partial results per key and slice, and from those to the results of windows.
 
-Both phases of windowed aggregates on columns (`headrace.engine.windows.slices`) work with this: names, checks and
-kernels, no state and no time.
+Both phases of windowed aggregates on columns (`headrace.engine.windows.columnar.slices`) work with this: names, checks
+and kernels, no state and no time.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..columns.grouping import Groups
-from ..columns.records import Batch, Timestamps
-from ..functions.aggregates.contract import Aggregate
-from ..functions.keys import KeySelector
+from ...columns.grouping import Groups
+from ...columns.records import Batch, Timestamps
+from ...functions.aggregates.contract import Aggregate
+from ...functions.keys import KeySelector
 from .slice_layout import SliceLayout
 from .window_grouping import WindowGrouping
 

@@ -44,13 +44,13 @@ from headrace.state.keyed.contract import ColumnarTable
 from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.key_groups import key_groups_of
 
-from ..columns.grouping import Groups
-from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps, Watermark
-from ..functions.keys import KeySelector
-from ..functions.operator import OperatorContext
-from ..operators.columnar import naming_operator
-from ..operators.event_time import EventTimeProgress, of_own_keys
-from .columnar_phases import ColumnarState, GlobalPhase, LocalPhase
+from ...columns.grouping import Groups
+from ...columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps, Watermark
+from ...functions.keys import KeySelector
+from ...functions.operator import OperatorContext
+from ...operators.columnar import naming_operator
+from ...operators.event_time import EventTimeProgress, of_own_keys
+from .phases import ColumnarState, GlobalPhase, LocalPhase
 from .slice_grouping import SliceGrouping
 from .window_grouping import event_times
 
