@@ -35,6 +35,7 @@ ROOMS = (
     "engine/tables",
     "engine/frames",
     "engine/operators",
+    "engine/changelog/accumulators",
     "engine/changelog",
     "engine/multi_joins",
     "engine/timed",

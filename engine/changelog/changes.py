@@ -17,7 +17,6 @@ __all__ = [
     "adds",
     "check_names",
     "columns_of",
-    "emit_changes",
     "parts_of",
     "plain_schema",
     "refuse_unknown_row",
@@ -135,9 +134,3 @@ def parts_of(
             continue
         of_part = None if signs is None or (signs[rows] > 0).all() else signs[rows]
         yield columns.take(pa.array(rows)), of_part, None if kinds is None else kinds[rows]
-
-
-def emit_changes(context: OperatorContext, columns: pa.RecordBatch, kinds: RowKinds) -> None:
-    """Emit changes, if there are any; those that all insert go without kinds."""
-    if columns.num_rows:
-        context.output.emit(Batch.of_columns(columns, None, kinds if kinds.any() else None))

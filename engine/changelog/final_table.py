@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from headrace.state.errors import UserFunctionError
 
-from ..columns.grouping import Groups
+from ..columns.grouping import Groups, comparable
 from ..columns.records import Batch
 from .changes import adds
 
-__all__ = ["FinalTable", "apply_changes", "comparable"]
+__all__ = ["FinalTable", "apply_changes"]
 
 _FOLD_ROWS = 262_144
 
@@ -91,19 +91,6 @@ class FinalTable:
         self._rows, self._num_rows = kept.to_batches(), len(kept)
         self._adds = [np.ones(batch.num_rows, np.bool_) for batch in self._rows]
         self._num_folded = self._num_rows
-
-
-def comparable(column: pa.Array) -> pa.Array:
-    """Return what values can be grouped by: those with lists and maps in them by their texts."""
-    if _has_elements(column.type):
-        return pa.array([repr(value) for value in column.to_pylist()], pa.string())
-    return column
-
-
-def _has_elements(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_elements(one.type) for one in kind)
-    return bool(pa.types.is_nested(kind))
 
 
 def apply_changes(batches: Iterable[Batch], schema: pa.Schema | None = None) -> pa.Table:

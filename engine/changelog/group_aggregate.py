@@ -15,24 +15,25 @@ Source: Flink's ``GroupAggFunction`` and ``MiniBatchGroupAggFunction``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 
-from ..columns.records import Batch
+from ..columns.records import Batch, RowKinds
 from ..functions.aggregates.contract import Aggregate, checked_aggregates
 from ..functions.aggregates.distinct import OfDistinct
 from ..functions.aggregates.user_defined import ColumnFunction, UserAggregate
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import OperatorContext
 from ..operators.columnar import naming_operator
-from .changes import check_names, columns_of, emit_changes, parts_of, plain_schema, require_one_subtask, signs_of
-from .replay import Replay
-from .value_arguments import RECORDS, is_of_list
+from .accumulators.value_arguments import RECORDS, is_of_list
+from .by_key import ReplayingInput
+from .changes import check_names, require_one_subtask
 
 if TYPE_CHECKING:
+    from ..tables.columns import Integers
     from .grouped_state import GroupedState
 
 __all__ = ["GroupAggregate"]
@@ -40,7 +41,7 @@ __all__ = ["GroupAggregate"]
 _CAN_TAKE_BACK = frozenset(["count", "sum", "avg", "min", "max", "count_distinct"])
 
 
-class GroupAggregate(Operator):
+class GroupAggregate(ReplayingInput):
     """Aggregates by key, over changes, or over partial results of a phase in front of it.
 
     Emits the key columns, then the aggregates, without event times.
@@ -57,13 +58,6 @@ class GroupAggregate(Operator):
         TypeMismatchError: If an aggregate does not exist for a type.
     """
 
-    may_change_records = False
-    keyed = True
-    keeps_columns = True
-    takes_changes = True
-    replays: str | None = None
-    """A token, if it is to give all its rows once more when it goes on from what was kept."""
-
     def __init__(
         self,
         keys: Sequence[str],
@@ -73,11 +67,9 @@ class GroupAggregate(Operator):
         takes_back: bool,
         ttl_ms: int = 0,
     ) -> None:
+        super().__init__(input_schema, takes_back=takes_back)
         self.keys = tuple(keys)
         self.aggregates = checked_aggregates(aggregates) if aggregates or not keys else {}
-        self.input_schema = input_schema
-        self._schema = plain_schema(input_schema)
-        self.takes_back = takes_back
         self.ttl_ms = ttl_ms
         check_names("group by", self.keys, input_schema)
         twice = [name for name in self.aggregates if name in self.keys]
@@ -113,47 +105,18 @@ class GroupAggregate(Operator):
                 context, self.keys, self.aggregates, self._schema,
                 takes_back=self.takes_back, ttl_ms=self.ttl_ms,
             )  # fmt: skip
-            self._replay = Replay(context, self.replays, self._give_all)
 
-    def _give_all(self) -> None:
-        with naming_operator(self.context):
-            for arrays in self._state.all_rows():
-                rows = pa.RecordBatch.from_arrays(arrays, schema=self._output_schema)
-                self.context.output.emit(Batch.of_columns(rows))
+    def _columns_of(self, batch: Batch, input_index: int) -> pa.RecordBatch:
+        return batch.columns if self._is_partial(batch.schema) else super()._columns_of(batch, input_index)
 
-    def next_processing_time(self) -> int | None:
-        return self._replay.due_ms
+    def _process(
+        self, part: pa.RecordBatch, signs: Integers | None, kinds: RowKinds | None, input_index: int
+    ) -> Iterable[Batch]:
+        return self._changes(*self._state.process(part, signs, is_partial=self._is_partial(part.schema)))
 
-    def on_processing_time(self, now_ms: int) -> None:
-        self._replay.run()
-
-    def prepare_snapshot(self, checkpoint_id: int) -> None:
-        self._replay.run()
-
-    def finish(self) -> None:
-        self._replay.run()
-
-    def process_batch(self, batch: Batch, input_index: int) -> None:
-        if batch.num_rows == 0:
-            return
-        self._replay.run()
-        with naming_operator(self.context):
-            is_partial = self._is_partial(batch)
-            signs = signs_of(batch, takes_back=self.takes_back)
-            records = batch.columns if is_partial else columns_of(batch, self.input_schema, self._schema)
-            parts = self._state.residents.parts(self._state.key_columns(records), records.num_rows)
-            for part, part_signs, _ in parts_of(parts, records, signs):
-                arrays, kinds = self._state.process(part, part_signs, is_partial=is_partial)
-                emit_changes(self.context, pa.RecordBatch.from_arrays(arrays, schema=self._output_schema), kinds)
-
-    def _is_partial(self, batch: Batch) -> bool:
-        """Whether a batch is of partial results of `headrace.engine.changelog.local_aggregate`."""
-        return batch.schema is not None and RECORDS in batch.schema.names and RECORDS not in self._schema.names
-
-    def snapshot_state(self, checkpoint_id: int) -> None:
-        self._replay.snapshot()
-        with naming_operator(self.context):
-            self._state.persist_all()
+    def _is_partial(self, schema: pa.Schema | None) -> bool:
+        """Whether records are partial results of `headrace.engine.changelog.local_aggregate`."""
+        return schema is not None and RECORDS in schema.names and RECORDS not in self._schema.names
 
     def __repr__(self) -> str:
         return f"GroupAggregate({', '.join(self.keys)})"

@@ -30,11 +30,11 @@ from ..tables.key_times import KeyTimes
 from ..tables.lifetime import lifetime_of
 from ..tables.resident_keys import ResidentKeys
 from ..tables.run_log import LogForm, LogRows, RunLog
-from .accumulator import Accumulator, Touched, unknown_in
-from .accumulators import accumulator_of
+from .accumulators.built_in import accumulator_of
+from .accumulators.contract import Accumulator, Touched, folded, unknown_in
+from .accumulators.counted_values import CountedValues
+from .accumulators.partial_results import PartialColumns
 from .changes import refuse_unknown_row
-from .counted_values import CountedValues
-from .partial_results import PartialColumns
 
 __all__ = ["FORM_OF_GROUPS", "GroupedState"]
 
@@ -211,7 +211,7 @@ class GroupedState:
             refuse_unknown_row(batch.columns, batch.schema.names, int(np.argmin(numbers)))
         for name, accumulator in self._accumulators.items():
             try:
-                accumulator.merge(self._partial.parts_of(name, batch), touched)
+                folded(accumulator).merge(self._partial.parts_of(name, batch), touched)
             except HeadraceError as error:
                 error.context.setdefault("aggregate", f"{name} = {self._aggregates[name]!r}")
                 raise

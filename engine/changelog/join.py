@@ -17,7 +17,7 @@ Source: Flink's ``StreamingJoinOperator`` and ``StreamingSemiAntiJoinOperator``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,19 +26,21 @@ from headrace.state.errors import ProgramError
 
 from ..columns.conditions import require_condition
 from ..columns.expressions import Expression
-from ..columns.records import Batch
-from ..functions.operator import Operator, OperatorContext
+from ..columns.records import Batch, RowKinds
+from ..functions.operator import OperatorContext
 from ..operators.columnar import naming_operator
-from .changes import check_names, columns_of, parts_of, plain_schema, signs_of
+from .by_key import ByKey
+from .changes import check_names
 from .join_type import JoinType
 
 if TYPE_CHECKING:
+    from ..tables.columns import Integers
     from .join_state import JoinState
 
 __all__ = ["ChangelogJoin"]
 
 
-class ChangelogJoin(Operator):
+class ChangelogJoin(ByKey):
     """Joins two keyed inputs; 0 is the left one. Emits the columns of the projection, without event times.
 
     Args:
@@ -57,11 +59,6 @@ class ChangelogJoin(Operator):
         TypeMismatchError: If the condition is none.
     """
 
-    may_change_records = False
-    keyed = True
-    keeps_columns = True
-    takes_changes = True
-
     def __init__(
         self,
         left_keys: Sequence[str],
@@ -78,10 +75,9 @@ class ChangelogJoin(Operator):
         if how not in kinds:
             message = f"a join is one of {kinds}; got {how!r}"
             raise ProgramError(message)
+        super().__init__((left_schema, right_schema))
         self.join_type = JoinType(how)
         self.keys = (tuple(left_keys), tuple(right_keys))
-        self.schemas = (left_schema, right_schema)
-        self._plain = (plain_schema(left_schema), plain_schema(right_schema))
         self.projection = [(side, column, name) for side, column, name in projection]
         self.condition = condition
         self.ttls_ms = ttls_ms
@@ -134,20 +130,13 @@ class ChangelogJoin(Operator):
                 self.ttls_ms,
             )  # fmt: skip
 
-    def process_batch(self, batch: Batch, input_index: int) -> None:
-        if batch.num_rows == 0:
-            return
-        with naming_operator(self.context):
-            signs = signs_of(batch, takes_back=True)
-            columns = columns_of(batch, self.schemas[input_index], self._plain[input_index])
-            parts = self._state.residents.parts(self._state.key_columns(columns, input_index), columns.num_rows)
-            for part, part_signs, kinds in parts_of(parts, columns, signs, batch.row_kinds):
-                for made in self._state.process(part, part_signs, kinds, input_index):
-                    self.context.output.emit(made)
+    def _keys_of(self, columns: pa.RecordBatch, input_index: int) -> list[pa.Array]:
+        return self._state.key_columns(columns, input_index)
 
-    def snapshot_state(self, checkpoint_id: int) -> None:
-        with naming_operator(self.context):
-            self._state.persist_all()
+    def _process(
+        self, part: pa.RecordBatch, signs: Integers | None, kinds: RowKinds | None, input_index: int
+    ) -> Iterable[Batch]:
+        return self._state.process(part, signs, kinds, input_index)
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{left} = {right}" for left, right in zip(*self.keys, strict=True))

@@ -26,11 +26,11 @@ from ..functions.aggregates.distinct import OfDistinct
 from ..functions.aggregates.user_defined import UserAggregate
 from ..functions.operator import Operator, OperatorContext
 from ..operators.columnar import naming_operator
+from .accumulators.value_arguments import RECORDS, is_of_list, is_of_values
 from .changes import columns_of, plain_schema, signs_of
-from .value_arguments import RECORDS, is_of_list, is_of_values
 
 if TYPE_CHECKING:
-    from .partial_results import Folding
+    from .accumulators.partial_results import Folding
 
 __all__ = ["LocalGroupAggregate", "why_in_one_phase"]
 
@@ -117,7 +117,7 @@ class LocalGroupAggregate(Operator):
         self._num_passed_on = 0
         self._folded = context.metrics.counter("num_records_folded")
         with naming_operator(context):
-            from .partial_results import Folding
+            from .accumulators.partial_results import Folding
 
             self._folding: Folding = Folding(self.keys, self.aggregates, self._schema, takes_back=self.takes_back)
 

@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 
-from ..columns.records import Batch
 from ..frames.calls import Frame, output_type
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import OperatorContext
 from ..operators.columnar import naming_operator
-from .changes import check_names, columns_of, emit_changes, parts_of, plain_schema, require_one_subtask, signs_of
+from .by_key import OneInput
+from .changes import check_names, require_one_subtask
 
 if TYPE_CHECKING:
     from .over_state import ChangingOverState
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["ChangingOver"]
 
 
-class ChangingOver(Operator):
+class ChangingOver(OneInput):
     """Passes rows, each with columns of its place, its neighbours or its frame in its partition, and updates them.
 
     Args:
@@ -52,11 +52,6 @@ class ChangingOver(Operator):
         TypeMismatchError: If something does not exist for the types.
     """
 
-    may_change_records = False
-    keyed = True
-    keeps_columns = True
-    takes_changes = True
-
     def __init__(
         self,
         partition_keys: Sequence[str],
@@ -67,13 +62,12 @@ class ChangingOver(Operator):
         frame: Frame | None = None,
         ttl_ms: int = 0,
     ) -> None:
+        super().__init__(input_schema)
         self.partition_keys = tuple(partition_keys)
         self.orders = tuple(orders)
         self.columns = dict(columns)
-        self.input_schema = input_schema
         self.frame = frame
         self.ttl_ms = ttl_ms
-        self._schema = plain_schema(input_schema)
         check_names("partition by", self.partition_keys, input_schema)
         check_names("order by", [column for column, _, _ in self.orders], input_schema)
         if frame is not None and self.orders:
@@ -100,21 +94,6 @@ class ChangingOver(Operator):
             self._state: ChangingOverState = ChangingOverState(
                 context, self._schema, self.partition_keys, self.orders, new, self.frame, self.ttl_ms
             )
-
-    def process_batch(self, batch: Batch, input_index: int) -> None:
-        if batch.num_rows == 0:
-            return
-        with naming_operator(self.context):
-            signs = signs_of(batch, takes_back=True)
-            records = columns_of(batch, self.input_schema, self._schema)
-            parts = self._state.residents.parts(self._state.key_columns(records), records.num_rows)
-            for part, part_signs, _ in parts_of(parts, records, signs):
-                arrays, kinds = self._state.process(part, part_signs)
-                emit_changes(self.context, pa.RecordBatch.from_arrays(arrays, schema=self._output), kinds)
-
-    def snapshot_state(self, checkpoint_id: int) -> None:
-        with naming_operator(self.context):
-            self._state.persist_all()
 
     def __repr__(self) -> str:
         orders = ", ".join(f"{column} {'asc' if ascending else 'desc'}" for column, ascending, _ in self.orders)

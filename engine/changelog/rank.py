@@ -24,11 +24,10 @@ import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 
-from ..columns.records import Batch
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import OperatorContext
 from ..operators.columnar import naming_operator
-from .changes import check_names, columns_of, emit_changes, parts_of, plain_schema, require_one_subtask, signs_of
-from .replay import Replay
+from .by_key import ReplayingInput
+from .changes import check_names, require_one_subtask
 
 if TYPE_CHECKING:
     from .rank_state import RankState
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Rank"]
 
 
-class Rank(Operator):
+class Rank(ReplayingInput):
     """Passes the first rows of each partition. Emits the input's columns, and the row's number if it has a name.
 
     Args:
@@ -57,13 +56,6 @@ class Rank(Operator):
         TypeMismatchError: If a column has no order.
     """
 
-    may_change_records = False
-    keyed = True
-    keeps_columns = True
-    takes_changes = True
-    replays: str | None = None
-    """A token, if it is to give all its rows once more when it goes on from what was kept."""
-
     def __init__(
         self,
         partition_keys: Sequence[str],
@@ -77,14 +69,12 @@ class Rank(Operator):
         ties_keep_last: bool = False,
         ttl_ms: int = 0,
     ) -> None:
+        super().__init__(input_schema, takes_back=takes_back)
         self.partition_keys = tuple(partition_keys)
         self.orders = tuple(orders)
-        self.input_schema = input_schema
-        self._schema = plain_schema(input_schema)
         self.limit = limit
         self.offset = offset
         self.number = number
-        self.takes_back = takes_back
         self.ties_keep_last = ties_keep_last
         self.ttl_ms = ttl_ms
         check_names("partition by", self.partition_keys, input_schema)
@@ -118,42 +108,6 @@ class Rank(Operator):
                 ties_keep_last=self.ties_keep_last,
                 ttl_ms=self.ttl_ms,
             )
-            self._replay = Replay(context, self.replays, self._give_all)
-
-    def _give_all(self) -> None:
-        with naming_operator(self.context):
-            for arrays in self._state.all_rows():
-                rows = pa.RecordBatch.from_arrays(arrays, schema=self.output_schema())
-                self.context.output.emit(Batch.of_columns(rows))
-
-    def next_processing_time(self) -> int | None:
-        return self._replay.due_ms
-
-    def on_processing_time(self, now_ms: int) -> None:
-        self._replay.run()
-
-    def prepare_snapshot(self, checkpoint_id: int) -> None:
-        self._replay.run()
-
-    def finish(self) -> None:
-        self._replay.run()
-
-    def process_batch(self, batch: Batch, input_index: int) -> None:
-        if batch.num_rows == 0:
-            return
-        self._replay.run()
-        with naming_operator(self.context):
-            signs = signs_of(batch, takes_back=self.takes_back)
-            records = columns_of(batch, self.input_schema, self._schema)
-            parts = self._state.residents.parts(self._state.key_columns(records), records.num_rows)
-            for part, part_signs, _ in parts_of(parts, records, signs):
-                arrays, kinds = self._state.process(part, part_signs)
-                emit_changes(self.context, pa.RecordBatch.from_arrays(arrays, schema=self.output_schema()), kinds)
-
-    def snapshot_state(self, checkpoint_id: int) -> None:
-        self._replay.snapshot()
-        with naming_operator(self.context):
-            self._state.persist_all()
 
     def __repr__(self) -> str:
         orders = ", ".join(f"{column} {'asc' if ascending else 'desc'}" for column, ascending, _ in self.orders)

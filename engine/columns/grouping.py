@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError, UserFunctionError
 
-__all__ = ["Groups", "Reduction", "fitting_sum", "normalised_floats", "refuse_sum_of_integers"]
+__all__ = ["Groups", "Reduction", "comparable", "fitting_sum", "normalised_floats", "refuse_sum_of_integers"]
 
 Codes = npt.NDArray[np.int64]
 
@@ -46,6 +46,19 @@ def normalised_floats(array: pa.Array) -> pa.Array:
     values = array.to_numpy(zero_copy_only=False)
     values = np.where(np.isnan(values), np.array(np.nan, values.dtype), values + values.dtype.type(0))
     return pa.array(values, array.type, mask=is_null)
+
+
+def comparable(column: pa.Array) -> pa.Array:
+    """Return what values can be grouped by: those with lists and maps in them by their texts."""
+    if _has_elements(column.type):
+        return pa.array([repr(value) for value in column.to_pylist()], pa.string())
+    return column
+
+
+def _has_elements(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(_has_elements(one.type) for one in kind)
+    return bool(pa.types.is_nested(kind))
 
 
 class Groups:

@@ -14,27 +14,29 @@ Source: Flink's ``StreamingMultiJoinOperator``; FLIP-516.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 
-from ..changelog.changes import check_names, columns_of, parts_of, plain_schema, signs_of
+from ..changelog.by_key import ByKey
+from ..changelog.changes import check_names
 from ..columns.conditions import require_condition
-from ..columns.records import Batch
-from ..functions.operator import Operator, OperatorContext
+from ..columns.records import Batch, RowKinds
+from ..functions.operator import OperatorContext
 from ..operators.columnar import naming_operator
 from .join_step import JoinStep
 
 if TYPE_CHECKING:
+    from ..tables.columns import Integers
     from .multi_join_state import MultiJoinState
 
 __all__ = ["MultiJoin"]
 
 
-class MultiJoin(Operator):
+class MultiJoin(ByKey):
     """Joins keyed inputs, one after the other. Emits the columns of the projection, without event times.
 
     Args:
@@ -48,11 +50,6 @@ class MultiJoin(Operator):
         TypeMismatchError: If a condition is none.
     """
 
-    may_change_records = False
-    keyed = True
-    keeps_columns = True
-    takes_changes = True
-
     def __init__(
         self,
         keys: Sequence[Sequence[str]],
@@ -61,11 +58,10 @@ class MultiJoin(Operator):
         schemas: Sequence[pa.Schema],
         projection: Sequence[tuple[int, str, str]],
     ) -> None:
+        super().__init__(schemas)
         self.keys = [tuple(one) for one in keys]
         self.steps = tuple(steps)
-        self.schemas = list(schemas)
         self.projection = [(at, column, name) for at, column, name in projection]
-        self._plain = [plain_schema(one) for one in schemas]
         self._check()
 
     def _check(self) -> None:
@@ -108,21 +104,13 @@ class MultiJoin(Operator):
 
             self._state: MultiJoinState = MultiJoinState(context, self.keys, self._plain, self.steps, self.projection)
 
-    def process_batch(self, batch: Batch, input_index: int) -> None:
-        if batch.num_rows == 0:
-            return
-        with naming_operator(self.context):
-            signs = signs_of(batch, takes_back=True)
-            columns = columns_of(batch, self.schemas[input_index], self._plain[input_index])
-            keys = [columns.column(name) for name in self.keys[input_index]]
-            parts = self._state.residents.parts(keys, columns.num_rows)
-            for part, part_signs, kinds in parts_of(parts, columns, signs, batch.row_kinds):
-                for made in self._state.process(part, part_signs, kinds, input_index):
-                    self.context.output.emit(made)
+    def _keys_of(self, columns: pa.RecordBatch, input_index: int) -> list[pa.Array]:
+        return [columns.column(name) for name in self.keys[input_index]]
 
-    def snapshot_state(self, checkpoint_id: int) -> None:
-        with naming_operator(self.context):
-            self._state.residents.persist()
+    def _process(
+        self, part: pa.RecordBatch, signs: Integers | None, kinds: RowKinds | None, input_index: int
+    ) -> Iterable[Batch]:
+        return self._state.process(part, signs, kinds, input_index)
 
     def __repr__(self) -> str:
         how = ["left" if step.is_left else "inner" for step in self.steps]

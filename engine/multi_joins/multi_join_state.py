@@ -140,6 +140,10 @@ class MultiJoinState:
         yield from self._made(lines, own)
         make_room(self.residents, self._stores)
 
+    def persist_all(self) -> None:
+        """Write what has changed of all that is kept."""
+        self.residents.persist()
+
     def _keep(self, own: _Own, codes: Integers, signs: Integers | None) -> Truths:
         return put_away(self._stores[own.at], own.batch, self._kept[own.at], codes, signs).is_moved
 

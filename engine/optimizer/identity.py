@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from headrace.state.keyed.stored_names import StoredNames
 
-from ..changelog.value_arguments import filtered_argument, is_of_values, name_of_counts, name_of_values
+from ..changelog.accumulators.value_arguments import filtered_argument, is_of_values, name_of_counts, name_of_values
 from ..columns.expressions import Expression
 from ..functions.aggregates.contract import Aggregate
 from ..plan.plan import (

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.state.errors import TypeMismatchError
 from headrace.state.keys.column_hashing import hash_columns
 
-from ...changelog.value_arguments import filtered_argument
+from ...changelog.accumulators.value_arguments import filtered_argument
 from ...columns.conditionals import Case
 from ...columns.expressions import Expression, coalesce, col, lit
 from ...functions.aggregates import built_in

@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
-from ..columns.conditions import where_true
-from ..columns.expressions import Expression
-from ..columns.kernels import compute
-from ..functions.aggregates.contract import Aggregate
-from ..tables.columns import Integers, Truths, plain, validity
-from ..tables.key_index import KeyIndex
-from ..tables.key_times import KeyTimes
-from ..tables.value_counts import Filter, ValueCounts
-from .accumulator import Touched
+from ...columns.conditions import where_true
+from ...columns.expressions import Expression
+from ...columns.kernels import compute
+from ...functions.aggregates.contract import Aggregate
+from ...tables.columns import Integers, Truths, plain, validity
+from ...tables.key_index import KeyIndex
+from ...tables.key_times import KeyTimes
+from ...tables.value_counts import Filter, ValueCounts
+from .contract import Touched
 from .value_arguments import EXTREMES, filtered_argument, is_of_values, name_of_counts, name_of_values
 
 __all__ = ["AskedValues", "CountedValues"]

@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from headrace.state.errors import HeadraceError, InternalError
 
-from ..functions.aggregates.contract import Aggregate
-from ..tables.columns import Integers
-from ..tables.key_index import KeyIndex, LocalCodes
-from .accumulator import Accumulator, Touched
-from .accumulators import accumulator_of
+from ...functions.aggregates.contract import Aggregate
+from ...tables.columns import Integers
+from ...tables.key_index import KeyIndex, LocalCodes
+from .built_in import accumulator_of
+from .contract import Accumulator, FoldedAccumulator, Touched, folded
 from .counted_values import AskedValues
 from .value_arguments import RECORDS, is_of_values
 
@@ -39,7 +39,7 @@ class PartialColumns:
 
     Args:
         keys: Names and types of the key's columns.
-        accumulators: How aggregates are kept, by name.
+        accumulators: How aggregates are kept, by name; there are no parts of those that are not folded.
         values: Which values are counted.
     """
 
@@ -47,6 +47,7 @@ class PartialColumns:
         self._parts = {
             name: [pa.field(f"{name}${part.name}", part.type) for part in accumulator.parts]
             for name, accumulator in accumulators.items()
+            if isinstance(accumulator, FoldedAccumulator)
         }
         self._values = values.parts
         parts = [part for fields in self._parts.values() for part in fields]
@@ -83,8 +84,8 @@ class Folding:
         self._aggregates = aggregates
         self._values = AskedValues(aggregates, schema, takes_back=takes_back)
         self._accumulators = {
-            name: accumulator_of(
-                aggregate, schema, takes_back=takes_back, next_order=lambda: 0, values_of=_refuse_values
+            name: folded(
+                accumulator_of(aggregate, schema, takes_back=takes_back, next_order=lambda: 0, values_of=_refuse_values)
             )
             for name, aggregate in aggregates.items()
             if not is_of_values(aggregate, takes_back=takes_back)

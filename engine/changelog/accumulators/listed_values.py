@@ -9,26 +9,23 @@ Source: Flink's ``ListAggWithRetractAggFunction``, ``ArrayAggFunction``, ``Colle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 
 from headrace.state.errors import UserFunctionError
 
-from ..columns.grouping import Groups
-from ..columns.kernels import compute
-from ..functions.aggregates.contract import Aggregate
-from ..tables.columns import Integers, stored_column
-from ..tables.growing import grown
-from .accumulator import Accumulator, Touched, unknown_in
-from .final_table import comparable
+from ...columns.grouping import Groups, comparable
+from ...columns.kernels import compute
+from ...functions.aggregates.contract import Aggregate
+from ...tables.columns import Integers
+from .contract import Touched, unknown_in
+from .kept_columns import KeptColumns
 from .value_arguments import ENDS
 
 __all__ = ["ListedValues"]
 
 
-class ListedValues(Accumulator):
+class ListedValues(KeptColumns):
     """The lists of all groups, and what one aggregate makes of them.
 
     Args:
@@ -42,9 +39,7 @@ class ListedValues(Accumulator):
         self._expires = expires
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
         self._kind = self._lifted(empty).type
-        self.fields = [pa.field("values", pa.list_(self._kind))]
-        self._column = stored_column(self.fields[0].type)
-        self._is_held = np.zeros(0, np.bool_)
+        super().__init__([pa.field("values", pa.list_(self._kind))])
 
     def _lifted(self, batch: pa.RecordBatch) -> pa.Array:
         assert self._aggregate.argument is not None
@@ -79,10 +74,6 @@ class ListedValues(Accumulator):
         unknown = unknown_in(counts, codes[num_held:].astype(np.int64), signs)
         return signs if unknown is None else np.where(unknown.is_ignored, 0, signs)
 
-    def reset(self, groups: Integers) -> None:
-        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
-        self._is_held[groups] = False
-
     def results(self, groups: Integers) -> pa.Array:
         lists = self.state(groups)[0]
         if self._aggregate.name not in ENDS:
@@ -91,19 +82,6 @@ class ListedValues(Accumulator):
         ends = np.cumsum(lengths)
         places = ends - lengths if self._aggregate.name == "first" else ends - 1
         return lists.flatten().take(pa.array(places, mask=lengths == 0))
-
-    def state(self, groups: Integers) -> list[pa.Array]:
-        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
-        return [self._column.take(np.where(self._is_held[groups], groups, -1))]
-
-    def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
-        self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
-        self._is_held[groups] = np.asarray(state[0].is_valid())
-        self._column.put(groups, state[0].cast(self._column.type))
-
-    @property
-    def nbytes(self) -> int:
-        return self._is_held.nbytes + self._column.nbytes
 
 
 def _without(groups: Integers, values: pa.Array, taken_of: Integers, taken: pa.Array) -> Integers:

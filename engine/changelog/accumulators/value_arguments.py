@@ -9,11 +9,11 @@ import hashlib
 
 import pyarrow as pa
 
-from ..columns.conditionals import Case
-from ..columns.expressions import Expression
-from ..functions.aggregates.contract import Aggregate
-from ..functions.aggregates.distinct import OfDistinct
-from ..functions.aggregates.statistics import Collected
+from ...columns.conditionals import Case
+from ...columns.expressions import Expression
+from ...functions.aggregates.contract import Aggregate
+from ...functions.aggregates.distinct import OfDistinct
+from ...functions.aggregates.statistics import Collected
 
 __all__ = [
     "ENDS",

@@ -1,7 +1,7 @@
 """What one aggregate keeps of all groups of a stream of changes: the contract, and the records that it is given.
 
-A batch can be *folded* to what it comes to, a row for each group, which is *merged* somewhere else: of aggregates that
-`headrace.engine.changelog.local_aggregate.why_in_one_phase` lets through.
+Most aggregates *fold* a batch to what it comes to, a row for each group, which is *merged*, maybe somewhere else: those
+that `headrace.engine.changelog.local_aggregate.why_in_one_phase` lets through.
 
 Source: Flink's ``AggsHandleFunction``.
 """
@@ -15,10 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ..tables import kernels
-from ..tables.columns import Integers, Truths
+from headrace.state.errors import InternalError
 
-__all__ = ["Accumulator", "Touched", "Unknown", "unknown_in"]
+from ...tables import kernels
+from ...tables.columns import Integers, Truths
+
+__all__ = ["Accumulator", "FoldedAccumulator", "Touched", "Unknown", "folded", "unknown_in"]
 
 
 class Touched:
@@ -89,27 +91,9 @@ class Accumulator(ABC):
     fields: list[pa.Field]
     """The columns that it keeps in the log of groups; their names are those of parts."""
 
-    @property
-    def parts(self) -> list[pa.Field]:
-        """The columns that a batch is folded to."""
-        return self.fields
-
+    @abstractmethod
     def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
         """Add records, and take others away."""
-        self.merge(self.fold(batch, touched), touched.once_each())
-
-    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
-        """What records alone come to, by ``parts``: a row for each group. Nothing that is kept is read or changed."""
-        raise NotImplementedError
-
-    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
-        """Add what batches came to.
-
-        Args:
-            parts: By ``parts``.
-            touched: Whose its rows are; a group may have several.
-        """
-        raise NotImplementedError
 
     @abstractmethod
     def results(self, groups: Integers) -> pa.Array:
@@ -147,3 +131,40 @@ class Accumulator(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """How many bytes it holds."""
+
+
+class FoldedAccumulator(Accumulator):
+    """One whose batches are folded before they are merged: here, or in a phase in front of it."""
+
+    @property
+    def parts(self) -> list[pa.Field]:
+        """The columns that a batch is folded to."""
+        return self.fields
+
+    def add(self, batch: pa.RecordBatch, touched: Touched) -> None:
+        self.merge(self.fold(batch, touched), touched.once_each())
+
+    @abstractmethod
+    def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
+        """What records alone come to, by ``parts``: a row for each group. Nothing that is kept is read or changed."""
+
+    @abstractmethod
+    def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:
+        """Add what batches came to.
+
+        Args:
+            parts: By ``parts``.
+            touched: Whose its rows are; a group may have several.
+        """
+
+
+def folded(accumulator: Accumulator) -> FoldedAccumulator:
+    """Return an accumulator whose batches can be folded.
+
+    Raises:
+        InternalError: If they cannot: such an aggregate has one phase.
+    """
+    if not isinstance(accumulator, FoldedAccumulator):
+        message = f"{type(accumulator).__name__} takes records, and no partial results"
+        raise InternalError(message)
+    return accumulator
