@@ -57,6 +57,7 @@ ROOMS = (
     "engine/partitions",
     "engine/optimizer",
     "engine/optimizer/tuning",
+    "engine/optimizer/upgrades",
     "actors/hosts",
     "actors/local",
     "actors/sim",

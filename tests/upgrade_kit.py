@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from headrace import JobStatus, Snapshot
-from headrace.engine.optimizer.stored_plan import StoredPlan
+from headrace.engine.optimizer.upgrades.stored_plan import StoredPlan
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import SavepointError
 from headrace.table import TableEnvironment

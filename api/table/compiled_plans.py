@@ -1,9 +1,9 @@
 """Plans in files: COMPILE PLAN writes what a statement becomes, EXECUTE PLAN runs it, and nothing else.
 
 A file holds the statement and its operators with the ids and names under which they keep state
-(`headrace.engine.optimizer.stored_plan`). It is planned again when it is executed, and refused unless all operators
-come out the same: so another version, another definition of a table or view, or another setting never makes another
-job of it unnoticed. Tables, views and functions of Python are those of the program that executes it.
+(`headrace.engine.optimizer.upgrades.stored_plan`). It is planned again when it is executed, and refused unless all
+operators come out the same: so another version, another definition of a table or view, or another setting never makes
+another job of it unnoticed. Tables, views and functions of Python are those of the program that executes it.
 
 Source: FLIP-190, whose files hold nodes to be run without planning.
 """
@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headrace.engine.errors import ProgramError
-from headrace.engine.optimizer.stored_plan import MAX_PLAN_BYTES, StoredOperator, StoredPlan
-from headrace.engine.optimizer.upgrade import Upgrade
+from headrace.engine.optimizer.upgrades.stored_plan import MAX_PLAN_BYTES, StoredOperator, StoredPlan
+from headrace.engine.optimizer.upgrades.upgrade import Upgrade
 from headrace.engine.plan.plan import Node, walk
 from headrace.engine.plan.table_nodes import Scan
 from headrace.state.credentials import masked

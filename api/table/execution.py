@@ -20,12 +20,12 @@ from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.optimizer.explain import explain_tree
 from headrace.engine.optimizer.growth import SETTING, Growth, states_of, ttl_text, ttls_of, with_time_to_live
 from headrace.engine.optimizer.optimizer import optimize
-from headrace.engine.optimizer.stored_plan import StoredPlan
 from headrace.engine.optimizer.stream_traits import is_temporal_sort, takes_back
 from headrace.engine.optimizer.tables import as_data_sets, as_streams
 from headrace.engine.optimizer.tuning.choices import Phases, Tuning
 from headrace.engine.optimizer.tuning.rules import as_tuned
-from headrace.engine.optimizer.upgrade import SinkOfPlan
+from headrace.engine.optimizer.upgrades.stored_plan import StoredPlan
+from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan
 from headrace.engine.optimizer.upsert_keys import upsert_keys
 from headrace.engine.partitions.wire import ordered
 from headrace.engine.plan.plan import Node, Order, Select, Sort, walk

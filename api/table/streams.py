@@ -43,10 +43,11 @@ from headrace.engine.optimizer.stream_traits import (
     is_in_order,
     is_temporal_sort,
     is_timed,
+    read_as_streams,
     renamed_below,
     takes_back,
 )
-from headrace.engine.optimizer.upgrade import Planned, Upgrade
+from headrace.engine.optimizer.upgrades.upgrade import Planned, Upgrade
 from headrace.engine.plan.plan import (
     Aggregation,
     Distinct,
@@ -135,7 +136,7 @@ class Streams:
         # Inputs first, so that a long chain of nodes does not exhaust Python's stack.
         stack = [node]
         while stack:
-            below = [one for one in _read_by(stack[-1]) if id(one) not in self._made]
+            below = [one for one in read_as_streams(stack[-1]) if id(one) not in self._made]
             if below and id(stack[-1]) not in self._made:
                 stack += below[::-1]
             else:
@@ -578,11 +579,6 @@ def give_uids(ends: Iterable[Transformation], first: int, uid: str) -> None:
             name = f"{uid}/{role}.{number}"
         taken.add(name)
         one.uid = name
-
-
-def _read_by(node: Node) -> tuple[Node, ...]:
-    """What is read as streams; the table of a lookup is asked."""
-    return node.inputs[:1] if isinstance(node, LookupJoin) else node.inputs
 
 
 def _orders(orders: tuple[Order, ...]) -> list[tuple[str, bool, None]]:

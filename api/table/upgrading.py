@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
-from headrace.engine.optimizer.identity import identity_of_table
-from headrace.engine.optimizer.stored_plan import StoredPlan
-from headrace.engine.optimizer.upgrade import Planned, SinkOfPlan, Upgrade, planned
+from headrace.engine.optimizer.upgrades.identity import identity_of_table
+from headrace.engine.optimizer.upgrades.stored_plan import StoredPlan
+from headrace.engine.optimizer.upgrades.upgrade import Planned, SinkOfPlan, Upgrade, planned
 from headrace.engine.plan.plan import Node
 from headrace.state.checkpoints.manifest import Manifest
 from headrace.state.checkpoints.snapshot import CHANNEL_KIND

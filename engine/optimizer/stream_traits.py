@@ -35,6 +35,7 @@ __all__ = [
     "is_in_order",
     "is_temporal_sort",
     "is_timed",
+    "read_as_streams",
     "renamed_below",
     "takes_back",
     "window_columns",
@@ -46,6 +47,11 @@ _ONLY_ADDS = (
     WindowAggregation, WindowRows,
 )  # fmt: skip
 """What takes rows back only where rows are taken back below it."""
+
+
+def read_as_streams(node: Node) -> tuple[Node, ...]:
+    """The inputs of a node that are read as streams; the table of a lookup is asked."""
+    return node.inputs[:1] if isinstance(node, LookupJoin) else node.inputs
 
 
 @once_per_node

@@ -21,7 +21,7 @@ from query_kit import (
 )
 
 from headrace.engine.changelog import local_aggregate
-from headrace.engine.optimizer.upgrade import SinkOfPlan, planned
+from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan, planned
 from headrace.sql.parsing.errors import SqlError
 from headrace.table import TableEnvironment, udaf, udf
 

@@ -14,8 +14,8 @@ from upgrade_kit import environment, explained, gone_on, in_batch_mode, kept, of
 from headrace import StreamExecutionEnvironment
 from headrace.connectors.scripted import Pause, ScriptedSource
 from headrace.engine.errors import ProgramError
-from headrace.engine.optimizer.stored_plan import StoredPlan
-from headrace.engine.optimizer.upgrade import SinkOfPlan, planned
+from headrace.engine.optimizer.upgrades.stored_plan import StoredPlan
+from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan, planned
 from headrace.sql.parsing.errors import SqlError
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError

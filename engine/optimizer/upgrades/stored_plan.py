@@ -44,7 +44,7 @@ class StoredOperator:
 
     Attributes:
         uid: Under which the job has it.
-        kind: As of `headrace.engine.optimizer.identity.Keeps`, or ``sink``.
+        kind: As of `headrace.engine.optimizer.upgrades.identity.Keeps`, or ``sink``.
         id: What it is about.
         kin: The same without conditions.
         title: For people.
@@ -69,7 +69,7 @@ class StoredPlan:
         statements: Their texts, without secrets.
         operators: Those with state, inputs first, then sinks.
         generation: How often it has been upgraded, from 1: what begins anew has it in its name.
-        layout: What records between its operators are (`headrace.engine.optimizer.identity.layout_of`).
+        layout: What records between its operators are (`headrace.engine.optimizer.upgrades.identity.layout_of`).
     """
 
     statements: tuple[str, ...]

@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..plan.plan import Node, walk
-from ..plan.table_nodes import LocalAggregation, LookupJoin
-from .growth import can_expire, ttl_text, ttls_of
-from .identity import Identity, Keeps, Part, identities_of, layout_of
+from ...plan.plan import Node, walk
+from ...plan.table_nodes import LocalAggregation
+from ..growth import can_expire, ttl_text, ttls_of
+from ..stream_traits import drops_late_rows, read_as_streams, takes_back
+from .identity import Identity, Keeps, Part, layout_of
+from .matching import Matching
 from .stored_plan import StoredOperator, StoredPart, StoredPlan
-from .stream_traits import drops_late_rows, takes_back
 
 __all__ = ["Consent", "Planned", "SinkOfPlan", "Upgrade", "Verdict", "planned"]
 
@@ -175,55 +176,21 @@ class _Planner:
         self._has_state = has_state
         self._sinks = sinks
         self._stored = stored
-        self._nodes = _read_as_streams(roots)
-        # Operators that go on with what was counted under other conditions.
-        self._relatives: set[str] = set()
+        self._nodes = _streams_of(roots)
         # Operators and sinks that get all rows of something that is made anew, and so cannot keep what they have of it.
         self._fed_anew: set[int] = set()
-        self._identities, self._stored_name, self._matches = self._matched()
+        self._matching = Matching.of(roots, self._nodes, stored)
+        self._identities = self._matching.identities
         self._operators = [self._operator(node) for node in self._nodes if self._identities[node].keeps is not None]
         self._by_node = {one.node: one for one in self._operators if one.node is not None}
         self._ends: list[Planned] = []
         for root, sink in zip(roots, sinks, strict=True):
             self._ends.append(self._sink(root, sink))
 
-    # -- matching ------------------------------------------------------------------------------------------------------
-
-    def _matched(self) -> tuple[dict[Node, Identity], Callable[[str], str], dict[Node, StoredOperator]]:
-        """What nodes are, how parts are called, and what of the stored plan is the same."""
-        known_as: dict[str, str] = {}
-        while True:
-            identities, stored_name = identities_of(self._roots, known_as)
-            keeps = {node: found for node in self._nodes if (found := identities[node].keeps) is not None}
-            matches = _matches_of(keeps, self._stored)
-            relative = self._relative(keeps, matches)
-            if relative is None:
-                return identities, stored_name, matches
-            own, other = relative
-            known_as[own.id] = other.id
-            self._relatives.add(other.uid)
-
-    def _relative(
-        self, keeps: Mapping[Node, Keeps], matches: Mapping[Node, StoredOperator]
-    ) -> tuple[Keeps, StoredOperator] | None:
-        """The first group without a match, and a stored one without a match that differs by its conditions.
-
-        Where several could be meant none is: groups would go on with what others have counted.
-        """
-        taken = {one.uid for one in matches.values()} | self._relatives
-        free = [one for one in (self._stored.operators if self._stored else ()) if one.uid not in taken]
-        alone = [(node, own) for node, own in keeps.items() if own.kind == "aggregate" and node not in matches]
-        for node, own in alone:
-            found = [one for one in free if one.kind == own.kind and one.kin == own.kin]
-            is_only_one = len(found) == 1 and sum(other.kin == own.kin for _, other in alone) == 1
-            if is_only_one and not takes_back(node.inputs[0]):
-                return own, found[0]
-        return None
-
     def _operator(self, node: Node) -> Planned:
         keeps = self._identities[node].keeps
         assert keeps is not None
-        return Planned(node, "", keeps.kind, keeps.title, keeps=keeps, stored=self._matches.get(node))
+        return Planned(node, "", keeps.kind, keeps.title, keeps=keeps, stored=self._matching.stored.get(node))
 
     def _sink(self, root: Node, sink: SinkOfPlan) -> Planned:
         identity = self._identities[root]
@@ -334,7 +301,7 @@ class _Planner:
             if one is not None and one.kind not in _PASSES_ON:
                 found[node] = None
             else:
-                stack += _read(node)
+                stack += read_as_streams(node)
         return list(found)
 
     def _gives_all(self, nodes: Iterable[Node]) -> bool:
@@ -350,7 +317,7 @@ class _Planner:
     def _judge(self, one: Planned) -> None:
         assert one.node is not None
         assert one.keeps is not None
-        if one.stored is not None and one.stored.uid in self._relatives:
+        if one.stored is not None and one.stored.uid in self._matching.relatives:
             one.asks.add(Consent.OLD_FILTER)
             one.details.append(
                 "the conditions on its rows have changed: groups keep what was counted under the old ones"
@@ -497,7 +464,7 @@ class _Planner:
                 one.uid = _free(f"{one.kind.replace(' ', '-')}-{one.keeps.id}{mark}", taken)
                 names = {}
             one.names = {
-                digest: names.get(digest) or f"{self._stored_name(digest)}{mark}" for digest in one.keeps.parts
+                digest: names.get(digest) or f"{self._matching.name_of(digest)}{mark}" for digest in one.keeps.parts
             }
         for end, sink in zip(self._ends, self._sinks, strict=True):
             if end.stored is not None:
@@ -534,21 +501,7 @@ class _Planner:
             yield gone
 
 
-def _matches_of(keeps: Mapping[Node, Keeps], stored: StoredPlan | None) -> dict[Node, StoredOperator]:
-    """By node the stored operator of the same id; of several the one that has most of its parts."""
-    matches: dict[Node, StoredOperator] = {}
-    if stored is None:
-        return matches
-    free = list(stored.operators)
-    for node, own in keeps.items():
-        same = [one for one in free if one.kind == own.kind and one.id == own.id]
-        if same:
-            matches[node] = max(same, key=lambda one: len(set(one.parts) & set(own.parts)))
-            free.remove(matches[node])
-    return matches
-
-
-def _read_as_streams(roots: Sequence[Node]) -> list[Node]:
+def _streams_of(roots: Sequence[Node]) -> list[Node]:
     """The nodes that become streams, inputs first; the table of a lookup is asked."""
     wanted: set[Node] = set()
     stack = list(roots)
@@ -556,12 +509,8 @@ def _read_as_streams(roots: Sequence[Node]) -> list[Node]:
         node = stack.pop()
         if node not in wanted:
             wanted.add(node)
-            stack += _read(node)
+            stack += read_as_streams(node)
     return [node for node in walk(*roots) if node in wanted]
-
-
-def _read(node: Node) -> tuple[Node, ...]:
-    return node.inputs[:1] if isinstance(node, LookupJoin) else node.inputs
 
 
 def _input(one: Planned) -> Node:

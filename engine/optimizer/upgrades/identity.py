@@ -32,10 +32,10 @@ import pyarrow as pa
 
 from headrace.state.keyed.stored_names import StoredNames
 
-from ..changelog.accumulators.value_arguments import filtered_argument, is_of_values, name_of_counts, name_of_values
-from ..columns.expressions import Expression
-from ..functions.aggregates.contract import Aggregate
-from ..plan.plan import (
+from ...changelog.accumulators.value_arguments import filtered_argument, is_of_values, name_of_counts, name_of_values
+from ...columns.expressions import Expression
+from ...functions.aggregates.contract import Aggregate
+from ...plan.plan import (
     Aggregation,
     Distinct,
     FilterColumns,
@@ -49,7 +49,7 @@ from ..plan.plan import (
     Union,
     walk,
 )
-from ..plan.table_nodes import (
+from ...plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
@@ -65,8 +65,8 @@ from ..plan.table_nodes import (
     WindowAggregation,
     WindowRows,
 )
-from .join_filters import conditions_of
-from .stream_traits import is_temporal_sort, is_timed, takes_back
+from ..join_filters import conditions_of
+from ..stream_traits import is_temporal_sort, is_timed, takes_back
 
 __all__ = ["Identity", "Keeps", "Part", "identities_of", "identity_of_table", "layout_of", "stable_text"]
 
