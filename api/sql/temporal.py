@@ -15,7 +15,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace.engine.columns.expressions import lit
-from headrace.engine.optimizer.tables import find_top_n
+from headrace.engine.optimizer.top_n import find_top_n
 from headrace.engine.plan.plan import Node, Select
 from headrace.engine.plan.table_nodes import TableJoin, TemporalJoin, TopN
 

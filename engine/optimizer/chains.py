@@ -17,7 +17,6 @@ Source: Calcite's ``UnionMergeRule``; Flink's ``JoinToMultiJoinRule``, ``Attribu
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -30,6 +29,7 @@ from ..multi_joins.join_step import JoinStep
 from ..plan.plan import FORWARD, GroupKey, Node, Select, Ship, ShipKind, Union
 from ..plan.table_nodes import MultiJoin, TableJoin
 from .growth import ttls_of
+from .join_filters import all_of
 from .rewriting import noted, readers_of, rewritten
 from .stream_traits import renamed_below
 
@@ -262,7 +262,7 @@ def _step(chain: _Chain, keys: list[tuple[str, ...]], number: int, link: _Link) 
         return None
     if rest:
         named = [(left, (number, right), f"$left{i}", f"$right{i}") for i, (left, right) in enumerate(rest)]
-        equal = functools.reduce(lambda one, other: one & other, [col(one) == col(two) for _, _, one, two in named])
+        equal = all_of([col(one) == col(two) for _, _, one, two in named])
         condition = equal if condition is None else when(equal).then(condition).otherwise(lit(False))
         columns = (*columns, *(entry for left, right, one, two in named for entry in ((*left, one), (*right, two))))
     return JoinStep(link.how == "left", tuple(sorted(needs)), condition, columns)

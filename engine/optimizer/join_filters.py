@@ -15,7 +15,7 @@ Source: Flink's ``FilterJoinRule``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from ..plan.plan import FilterColumns, Node
 from ..plan.table_nodes import TableJoin
 from .rewriting import noted, readers_of, rewritten
 
-__all__ = ["conditions_into_joins", "conditions_of", "filters_below_joins"]
+__all__ = ["all_of", "conditions_into_joins", "conditions_of", "filters_below_joins"]
 
 Roots = tuple[Node, ...]
 _ASKED = {"inner": (0, 1), "left": (0,), "semi": (0,), "anti": (0,), "right": (1,), "full": ()}
@@ -98,6 +98,11 @@ def conditions_of(condition: Expression) -> list[Expression]:
     return [condition]
 
 
+def all_of(conditions: Sequence[Expression]) -> Expression:
+    """The condition that others make by AND."""
+    return functools.reduce(lambda one, other: one & other, conditions)
+
+
 def _moved(
     node: FilterColumns, join: TableJoin, between: list[FilterColumns], new_id: Callable[[], int]
 ) -> Node | None:
@@ -113,7 +118,7 @@ def _moved(
     if not by_side:
         return None
     for side, parts in by_side.items():
-        source, condition = inputs[side], _all(parts)
+        source, condition = inputs[side], all_of(parts)
         inputs[side] = FilterColumns(
             id=new_id(), name=f"where {condition!r}", inputs=(source,), schema=source.schema, ships=node.ships,
             condition=condition,
@@ -126,7 +131,7 @@ def _moved(
         below = one.with_parents((below,))
     if not rest:
         return below
-    left = _all(rest)
+    left = all_of(rest)
     return replace(node, inputs=(below,), condition=left, name=f"where {left!r}")
 
 
@@ -171,7 +176,3 @@ def _is_value(part: Expression) -> bool:
 
 def _all_signed(kinds: list[pa.DataType]) -> bool:
     return all(pa.types.is_signed_integer(kind) for kind in kinds)
-
-
-def _all(conditions: list[Expression]) -> Expression:
-    return functools.reduce(lambda one, other: one & other, conditions)
