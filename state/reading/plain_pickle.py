@@ -3,7 +3,7 @@
 Python's unpickler is a machine that its input drives: even with a list of harmless classes a crafted pickle can corrupt
 memory (`numpy.dtype` has a state of its own), take 60 GiB (``bytearray(60 << 30)``, a memo of any size) or keep the
 process busy for years. So this is another reader of the same format. It knows the opcodes that plain values consist
-of, and a few *recipes*: what is written for a date, a Decimal, a number of numpy. Everything is counted: opcodes,
+of, and a few recipes (`headrace.state.reading.pickle_recipes`). Everything is counted: opcodes,
 nesting, what the value weighs once parts that it shares are counted wherever they stand, and the work of every step
 that may cost more than its opcode: a recipe over a shared part copies it, a key that is a tuple is hashed and compared
 whole.
@@ -14,13 +14,12 @@ Source: Python's ``pickletools``, which describes the format; PEP 3154 (protocol
 from __future__ import annotations
 
 import collections
-import datetime
 import struct
 import uuid
 from collections.abc import Callable
 from typing import Any
 
-from .plain_values import decimal_of, fixed_zone, fraction_of, numpy_of
+from .pickle_recipes import RECIPES, NotPlainError, Unfinished, numpy_type
 from .read_limits import MAX_DEPTH
 from .reading_costs import ReadingCosts
 
@@ -31,10 +30,6 @@ _WEIGHT_PER_BYTE = 64
 """What a pickle may weigh: a unit per value and byte, shared parts wherever they stand."""
 
 _MAX_NAME = 256
-
-
-class NotPlainError(ValueError):
-    """A pickle that holds more than plain values, or more than it may."""
 
 
 class _Mark:
@@ -51,25 +46,6 @@ class _Name:
 
     def __init__(self, text: str) -> None:
         self.text = text
-
-
-class _Unfinished:
-    """What a recipe makes in two steps: a type of numpy, a UUID; the second one gives the value.
-
-    Attributes:
-        kind: Of which recipe.
-        value: The value, or what is known of it.
-        is_done: Whether both steps are done.
-        slots: Where in the memo it is.
-    """
-
-    __slots__ = ("is_done", "kind", "slots", "value")
-
-    def __init__(self, kind: str, value: Any = None) -> None:
-        self.kind = kind
-        self.value = value
-        self.is_done = False
-        self.slots: list[int] = []
 
 
 def read_plain_pickle(data: bytes, nested: Callable[[bytes], Any]) -> Any:
@@ -129,7 +105,7 @@ def _weigh(value: Any, allowed: int) -> int:
                 weight += len(item)
             elif kind is int:
                 weight += item.bit_length() >> 3
-            elif kind in (_Name, _Unfinished, _Mark):
+            elif kind in (_Name, Unfinished, _Mark):
                 message = "a pickle whose value was not finished"
                 raise NotPlainError(message)
             if weight > allowed:
@@ -234,7 +210,7 @@ class _Reader:
 
     @staticmethod
     def _finished(value: Any) -> Any:
-        if type(value) is not _Unfinished:
+        if type(value) is not Unfinished:
             return value
         if not value.is_done:
             message = f"a {value.kind} that was not finished"
@@ -248,7 +224,7 @@ class _Reader:
             message = f"slot {number} of the memo of a pickle of {len(self._data)} bytes"
             raise NotPlainError(message)
         self._memo[number] = value
-        if type(value) is _Unfinished:
+        if type(value) is Unfinished:
             value.slots.append(number)
 
     def check_frame(self, size: int) -> None:
@@ -292,7 +268,7 @@ class _Reader:
         if type(name) is not _Name or type(arguments) is not tuple:
             message = "a call of something that has no name"
             raise NotPlainError(message)
-        recipe = _RECIPES.get(name.text)
+        recipe = RECIPES.get(name.text)
         if recipe is None:
             message = f"{name.text:.80} is not plain"
             raise NotPlainError(message)
@@ -318,12 +294,12 @@ class _Reader:
         if type(name) is not _Name or name.text != "uuid.UUID" or arguments != ():
             message = "an object of a class that is not plain"
             raise NotPlainError(message)
-        self._stack.append(_Unfinished("UUID"))
+        self._stack.append(Unfinished("UUID"))
 
     def build(self) -> None:
         """BUILD: the second step of a UUID or of a type of numpy, by recipe."""
         state, target = self.pop(), self._stack[-1]
-        if type(target) is not _Unfinished or target.is_done:
+        if type(target) is not Unfinished or target.is_done:
             message = "an object with a state of its own"
             raise NotPlainError(message)
         if target.kind == "UUID":
@@ -332,160 +308,12 @@ class _Reader:
                 raise NotPlainError(message)
             target.value = uuid.UUID(int=state["int"])
         else:
-            target.value = _numpy_type(target.value, state)
+            target.value = numpy_type(target.value, state)
         target.is_done = True
         if target.kind == "UUID":
             self._stack[-1] = target.value
             for number in target.slots:
                 self._memo[number] = target.value
-
-
-def _one(arguments: tuple[Any, ...], *kinds: type) -> Any:
-    """The one argument, of one of these types."""
-    (value,) = arguments
-    if type(value) not in kinds:
-        message = f"a {type(value).__name__} where a {kinds[0].__name__} must be"
-        raise NotPlainError(message)
-    return value
-
-
-def _numpy_type(text: str, state: Any) -> str:
-    """The text of a type with its byte order; its state must be what numpy writes for one without fields."""
-    if type(state) is not tuple or len(state) not in (8, 9) or state[0] not in (3, 4):
-        message = "a type of numpy with another state than plain ones have"
-        raise NotPlainError(message)
-    order, rest, units = state[1], state[2:7], state[8:]
-    if order not in ("<", ">", "|", "=") or rest != (None, None, None, -1, -1) or type(state[7]) is not int or state[7]:
-        message = "a type of numpy with another state than plain ones have"
-        raise NotPlainError(message)
-    if text in ("m8", "M8"):
-        (_, (unit, count, numerator, denominator)) = units[0]
-        if not isinstance(unit, bytes) or (count, numerator, denominator) not in ((1, 1, 1), (1, 1, 0)):
-            message = "a time of numpy of another unit than plain ones have"
-            raise NotPlainError(message)
-        text = f"{text}[{unit.decode('ascii')}]"
-    elif units:
-        message = "a type of numpy with metadata"
-        raise NotPlainError(message)
-    return text if order == "|" else f"{'<' if order == '=' else order}{text}"
-
-
-def _dtype(_reader: _Reader, text: Any, align: Any = False, copy: Any = True) -> _Unfinished:
-    if type(text) is not str or align not in (False, 0) or copy not in (True, 1):
-        message = "a type of numpy that is not plain"
-        raise NotPlainError(message)
-    return _Unfinished("dtype", text)
-
-
-def _scalar(_reader: _Reader, kind: Any, data: Any) -> Any:
-    if type(kind) is not _Unfinished or kind.kind != "dtype" or not kind.is_done or type(data) is not bytes:
-        message = "no plain number of numpy"
-        raise NotPlainError(message)
-    return numpy_of(kind.value, data)
-
-
-def _set(reader: _Reader, *arguments: Any) -> set[Any]:
-    items = _one(arguments, list) if arguments else []
-    reader.costs.check_keys(items)
-    return set(items)
-
-
-def _frozenset(reader: _Reader, *arguments: Any) -> frozenset[Any]:
-    items = _one(arguments, list) if arguments else []
-    reader.costs.check_keys(items)
-    return frozenset(items)
-
-
-def _ordered(_reader: _Reader) -> collections.OrderedDict[Any, Any]:
-    return collections.OrderedDict()
-
-
-def _encoded(_reader: _Reader, text: Any, encoding: Any) -> bytes:
-    if type(text) is not str or encoding != "latin1":
-        message = "bytes in another form than pickle writes"
-        raise NotPlainError(message)
-    return text.encode("latin1")
-
-
-def _bytearray(_reader: _Reader, *arguments: Any) -> bytearray:
-    return bytearray(_one(arguments, bytes) if arguments else b"")
-
-
-def _complex(_reader: _Reader, real: Any, imaginary: Any) -> complex:
-    return complex(_one((real,), float), _one((imaginary,), float))
-
-
-def _zone_of(zone: Any) -> datetime.timezone | None:
-    if zone is not None and type(zone) is not datetime.timezone:
-        message = "no plain time zone"
-        raise NotPlainError(message)
-    return zone
-
-
-def _date(_reader: _Reader, *arguments: Any) -> datetime.date:
-    year, month, day = struct.unpack(">HBB", _one(arguments, bytes))
-    return datetime.date(year, month, day)
-
-
-def _datetime(_reader: _Reader, data: Any, zone: Any = None) -> datetime.datetime:
-    year, month, day, hour, minute, second, rest = struct.unpack(">HBBBBB3s", _one((data,), bytes))
-    micros = int.from_bytes(rest, "big")
-    found = datetime.datetime(year, month & 0x7F, day, hour, minute, second, micros, tzinfo=_zone_of(zone))
-    return found.replace(fold=month >> 7)
-
-
-def _time(_reader: _Reader, data: Any, zone: Any = None) -> datetime.time:
-    hour, minute, second, micros = struct.unpack(">BBB3s", _one((data,), bytes))
-    micros = int.from_bytes(micros, "big")
-    return datetime.time(hour & 0x7F, minute, second, micros, _zone_of(zone), fold=hour >> 7)
-
-
-def _duration(_reader: _Reader, days: Any, seconds: Any, microseconds: Any) -> datetime.timedelta:
-    return datetime.timedelta(*(_one((part,), int) for part in (days, seconds, microseconds)))
-
-
-def _zone(_reader: _Reader, *arguments: Any) -> datetime.timezone:
-    offset = _one(arguments, datetime.timedelta)
-    return fixed_zone(offset // datetime.timedelta(microseconds=1))
-
-
-def _uuid_safety(_reader: _Reader, *arguments: Any) -> None:
-    """How safe a UUID is tells nothing about its value."""
-    if arguments and type(arguments[0]) not in (int, type(None)):
-        message = "no safety of a UUID"
-        raise NotPlainError(message)
-
-
-_RECIPES: dict[str, Callable[..., Any]] = {
-    "builtins.bytearray": _bytearray,
-    "builtins.complex": _complex,
-    "builtins.set": _set,
-    "builtins.frozenset": _frozenset,
-    "_codecs.encode": _encoded,
-    "collections.OrderedDict": _ordered,
-    "datetime.date": _date,
-    "datetime.datetime": _datetime,
-    "datetime.time": _time,
-    "datetime.timedelta": _duration,
-    "datetime.timezone": _zone,
-    "decimal.Decimal": lambda _reader, *arguments: decimal_of(_one(arguments, str)),
-    "fractions.Fraction": lambda _reader, *arguments: _fraction(*arguments),
-    "uuid.SafeUUID": _uuid_safety,
-    "numpy.dtype": _dtype,
-    "numpy.core.multiarray.scalar": _scalar,
-    "numpy._core.multiarray.scalar": _scalar,
-    # What an opaque value was written as.
-    "pickle.loads": lambda reader, *arguments: reader.open(_one(arguments, bytes)),
-    "_pickle.loads": lambda reader, *arguments: reader.open(_one(arguments, bytes)),
-}
-"""What a plain pickle may name, and what is made of it; nothing that it names is ever looked up."""
-
-
-def _fraction(*arguments: Any) -> Any:
-    if len(arguments) == 2 and all(type(part) is int for part in arguments):  # Python 3.12
-        numerator, denominator = arguments
-        return fraction_of(f"{numerator}/{denominator}")
-    return fraction_of(_one(arguments, str))
 
 
 def _tuple_of(size: int) -> Callable[[_Reader], None]:
