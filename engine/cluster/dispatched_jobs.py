@@ -9,10 +9,10 @@ from ..kernel.config import JobSettings
 from ..protocol.details import JobDetails
 from ..protocol.messages import SubmitJob
 from ..protocol.states import JobStatus
-from ..protocol.views import JobView
+from ..protocol.views import FailureView, JobView
 from .job_store_io import RecoveredJob
 
-__all__ = ["DispatchedJob", "ended_job", "first_view"]
+__all__ = ["DispatchedJob", "ended_job", "failed_view", "first_view", "restarting_view"]
 
 
 @dataclass(slots=True)
@@ -45,6 +45,16 @@ class DispatchedJob:
     @property
     def has_ended(self) -> bool:
         return JobStatus(self.view.state).is_terminal
+
+    def note_progress(self, view: JobView, now_ms: int) -> None:
+        """Note what a report says of the present JobManager: whether the job runs under it, and gets on."""
+        self.has_run = self.has_run or view.state != JobStatus.CREATED.value
+        if view.checkpoints_completed > self.checkpoints_at_start:
+            self.num_vain_epochs = 0
+        if view.state != JobStatus.RUNNING.value:
+            self.running_since_ms = None
+        elif self.running_since_ms is None:
+            self.running_since_ms = now_ms
 
 
 def ended_job(recovered: RecoveredJob, now_ms: int) -> DispatchedJob:
@@ -84,4 +94,32 @@ def first_view(submission: SubmitJob, now_ms: int) -> JobView:
         last_checkpoint_ms=None,
         failure=None,
         error=None,
+    )
+
+
+def restarting_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
+    """The view of a job whose JobManager was lost, and that gets another one."""
+    return replace(
+        job.view,
+        state=(JobStatus.RESTARTING if job.has_run else JobStatus.CREATED).value,
+        failure=reason,
+        history=(*job.view.history, (now_ms, f"restarts: {reason}")),
+        failures=(*job.view.failures, FailureView(now_ms, "ProcessLostError", reason)),
+    )
+
+
+def failed_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
+    """The last word of a job that the Dispatcher lets fail: its JobManager could not say it."""
+    message = f'job "{job.submission.name}" failed'
+    return replace(
+        job.view,
+        state=JobStatus.FAILED.value,
+        version=job.view.version + 1,
+        ended_ms=now_ms,
+        failure=reason,
+        error=JobFailedError(message, job=job.submission.job_id, cause=reason),
+        slots=(),
+        history=(*job.view.history, (now_ms, f"fails: {reason}")),
+        failures=(*job.view.failures, FailureView(now_ms, "JobFailedError", reason)),
+        entered_ms={**job.view.entered_ms, JobStatus.FAILED.value: now_ms},
     )

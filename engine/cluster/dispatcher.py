@@ -1,9 +1,9 @@
 """The Dispatcher of a cluster: takes jobs, starts and replaces their JobManagers, remembers how they ended.
 
-Each job has a host of its own with its JobManager and its CheckpointCoordinator. It is pinged; silence is its death.
-If that host dies before the job's end is recorded, a successor with a larger epoch takes over; it finds the newest
-checkpoint itself. A successor that dies without having achieved anything, several times in a row, is the job's
-failure. A job without a restart strategy fails with its JobManager.
+Each job has a host of its own with its JobManager and its CheckpointCoordinator
+(`headrace.engine.cluster.job_manager_hosts`). If that host dies before the job's end is recorded, a successor with a
+larger epoch takes over; it finds the newest checkpoint itself. A successor that dies without having achieved anything,
+several times in a row, is the job's failure. A job without a restart strategy fails with its JobManager.
 
 With high availability it is one of several. It does nothing before it has been elected and has read the job store;
 then it starts a JobManager for every job that has not ended. A submission is acknowledged, and an end recorded, only
@@ -22,49 +22,40 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.state.checkpoints.leases import TERM_BITS
 from headrace.state.credentials import masked
 from headrace.state.identifiers import JobId
 
-from ..checkpoint.coordinator import CheckpointCoordinator
 from ..errors import (
     ClusterUnavailableError,
     ConfigurationError,
     InternalError,
-    JobFailedError,
     JobNotFoundError,
     NoResourceAvailableError,
     SupersededError,
 )
-from ..job.job_manager import JobManager
 from ..kernel.config import ClusterSettings
 from ..kernel.event_log import EventLog
 from ..kernel.machine import (
     Address,
     Asked,
-    CancelTimer,
     Command,
     HostPinged,
     HostTerminated,
     KillHost,
     Offload,
     OffloadCompleted,
-    PingHost,
     Reply,
     Send,
-    SpawnHost,
     Started,
-    StartTimer,
     StopHost,
     kind_of,
 )
-from ..protocol.control_messages import AllReleased, JobArchived, ReleaseAll, TaskManagersAsked
+from ..protocol.control_messages import AllReleased, JobArchived, TaskManagersAsked
 from ..protocol.details import JobDetails
 from ..protocol.messages import (
-    CancelJob,
     FindJobManager,
     JobManagerFound,
     JobStatusChanged,
@@ -77,17 +68,11 @@ from ..protocol.messages import (
     SubmitJob,
 )
 from ..protocol.states import JobStatus
-from ..protocol.views import FailureView, JobView
-from .dispatched_jobs import DispatchedJob, ended_job, first_view
+from ..protocol.views import JobView
+from .dispatched_jobs import DispatchedJob, ended_job, failed_view, first_view, restarting_view
 from .job_cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
-from .job_store_io import (
-    RecoveredJob,
-    clean_up_ended_job,
-    forget_job,
-    recover_jobs,
-    store_end,
-    store_submission,
-)
+from .job_manager_hosts import JobManagerHosts, PingDue, job_manager_of
+from .job_store_io import RecoveredJob, clean_up_ended_job
 from .leadership import (
     EndStandby,
     LeaderElection,
@@ -97,12 +82,20 @@ from .leadership import (
     StandbyReported,
     WhoLeads,
 )
+from .shutdown import Shutdown, ShutdownTimedOut
 from .standbys import HighAvailability, Standbys, StandbysDue
+from .store_work import (
+    Acceptance,
+    EndStored,
+    JobForgotten,
+    JobsRecovered,
+    StoreAgain,
+    StoreWork,
+    SubmissionStored,
+    store_later,
+)
 
-__all__ = ["Dispatcher", "SubmissionStored"]
-
-JOB_MANAGER_ACTOR = "jm"
-COORDINATOR_ACTOR = "cc"
+__all__ = ["Dispatcher"]
 
 MAX_VAIN_EPOCHS = 10
 """So many JobManagers in a row may die without progress; one more and the job has failed."""
@@ -116,68 +109,8 @@ MAX_ARCHIVED = 1_000
 MAX_DETAILED_SUBTASKS = 20_000
 """Of ended jobs that are remembered in full: some fifty megabytes."""
 
-START_TIMEOUT_MS = 120_000
-"""A job's host may take this long to give its first sign of life."""
-
-SHUTDOWN_TIMEOUT_MS = 15_000
-"""Jobs that have not ended so long after the cluster was told to shut down are killed."""
-
-STORE_RETRY_MS = 500
-"""Pause before the job store is tried again."""
-
 MAX_STORE_ATTEMPTS = 5
 """A submission that could not be stored so often is refused."""
-
-
-@dataclass(slots=True)
-class _Acceptance:
-    """A submission that is being stored."""
-
-    submission: SubmitJob
-    ask_ids: list[str]
-    num_attempts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _PingDue:
-    job_id: JobId
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class SubmissionStored:
-    """Token of an offloaded write to the job store; so are the next ones."""
-
-    job_id: JobId
-
-    def __str__(self) -> str:
-        return self.job_id
-
-
-@dataclass(frozen=True, slots=True)
-class _EndStored:
-    job_id: JobId
-
-    def __str__(self) -> str:
-        return self.job_id
-
-
-@dataclass(frozen=True, slots=True)
-class _JobForgotten:
-    job_id: JobId
-
-    def __str__(self) -> str:
-        return self.job_id
-
-
-@dataclass(frozen=True, slots=True)
-class _JobsRecovered:
-    """Token of the offloaded reading of the job store."""
-
-    term: int
-
-    def __str__(self) -> str:
-        return f"term {self.term}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,30 +121,6 @@ class _PredecessorEnded:
 
     def __str__(self) -> str:
         return self.host
-
-
-@dataclass(frozen=True, slots=True)
-class _StoreAgain:
-    """Timer: the job store failed, and this work is to be done again."""
-
-    work: SubmissionStored | _EndStored | _JobsRecovered
-
-
-@dataclass(frozen=True, slots=True)
-class _ShutDownTimedOut:
-    pass
-
-
-@dataclass(slots=True)
-class _ShutDown:
-    ask_ids: list[str] = field(default_factory=list)
-    has_released: bool = False
-    is_releasing: bool = False
-    # The lease has been given back, and that is being done; ends that could not be stored are left, and so is what
-    # jobs have left.
-    has_given_back: bool = False
-    is_giving_back: bool = False
-    is_forced: bool = False
 
 
 class Dispatcher:
@@ -242,7 +151,7 @@ class Dispatcher:
         # Every job that is known, oldest first, ended ones included.
         self._jobs: dict[JobId, DispatchedJob] = {}
         # The shutdown under way, if any.
-        self._shutdown: _ShutDown | None = None
+        self._shutdown: Shutdown | None = None
         self._ha = high_availability
         self._election: LeaderElection | None = None
         if high_availability is not None:
@@ -253,19 +162,22 @@ class Dispatcher:
         # Why it does not take over what is stored, though it leads, until somebody has mended that.
         self._refusal: ConfigurationError | None = None
         self._standbys: Standbys | None = None
+        # Has the job store written, once it leads; None without high availability.
+        self._store: StoreWork | None = None
         # Submissions that are not acknowledged yet.
-        self._accepting: dict[JobId, _Acceptance] = {}
+        self._accepting: dict[JobId, Acceptance] = {}
         self._cleanup = JobCleanup()
+        self._hosts = JobManagerHosts(address, resource_manager, self.log)
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
             Asked: self._on_asked,
             JobStatusChanged: self._on_status,
             HostTerminated: self._on_terminated,
             HostPinged: self._on_pinged,
-            _PingDue: self._on_ping_due,
+            PingDue: self._on_ping_due,
             AllReleased: self._on_all_released,
-            _ShutDownTimedOut: self._on_shutdown_timed_out,
+            ShutdownTimedOut: self._on_shutdown_timed_out,
             JobCleanedUp: self._cleaned_up,
-            _StoreAgain: self._on_store_again,
+            StoreAgain: self._on_store_again,
             CleanUpAgain: lambda _timer, _now_ms: self._cleanup.again(),
             StandbyReported: self._on_standby_reported,
             StandbysDue: self._on_standbys_due,
@@ -273,12 +185,12 @@ class Dispatcher:
         }
         self._store_handlers: dict[type, Callable[[OffloadCompleted, int], list[Command]]] = {
             SubmissionStored: self._submission_stored,
-            _EndStored: self._end_stored,
-            _JobsRecovered: self._recovered,
+            EndStored: self._end_stored,
+            JobsRecovered: self._recovered,
             LeaseReleased: self._lease_released,
             _PredecessorEnded: self._predecessor_ended,
         }
-        self._handlers |= dict.fromkeys((*self._store_handlers, _JobForgotten), self._on_stored)
+        self._handlers |= dict.fromkeys((*self._store_handlers, JobForgotten), self._on_stored)
 
     def handle(self, event: Any, now_ms: int) -> list[Command]:
         """Take one message or event; see `headrace.engine.kernel.machine.Machine`."""
@@ -333,7 +245,7 @@ class Dispatcher:
         if acceptance is not None:  # asked again
             acceptance.ask_ids.append(ask_id)
             return []
-        self._accepting[submission.job_id] = _Acceptance(submission, [ask_id])
+        self._accepting[submission.job_id] = Acceptance(submission, [ask_id])
         return self._store_submission(submission.job_id)
 
     def _accept(self, submission: SubmitJob, now_ms: int) -> list[Command]:
@@ -346,7 +258,7 @@ class Dispatcher:
         if job is None:
             message = f'there is no job "{job_id}" in this cluster'
             return RequestFailed(JobNotFoundError(message))
-        address = None if job.host is None else Address(job.host, JOB_MANAGER_ACTOR)
+        address = None if job.host is None else job_manager_of(job.host)
         details = job.details or JobDetails(job.view, job.submission.settings)
         return JobManagerFound(address, job.epoch, job.view, replace(details, view=job.view))
 
@@ -356,9 +268,8 @@ class Dispatcher:
         commands: list[Command] = []
         for job_id in gone[: max(len(gone) - MAX_ARCHIVED, 0)]:
             del self._jobs[job_id]
-            if self._ha is not None:
-                work = functools.partial(forget_job, self._ha.jobs, self._ha.lease, self.term, job_id)
-                commands.append(Offload("forget_job", _JobForgotten(job_id), work))
+            if self._store is not None:
+                commands.append(self._store.forget(job_id))
         return commands
 
     def _drop_old_details(self) -> None:
@@ -371,46 +282,11 @@ class Dispatcher:
 
     # ---------------------------------------------------------------------------------------------------- job managers
     def _start_job_manager(self, job: DispatchedJob, now_ms: int) -> list[Command]:
-        job.epoch = max(job.epoch, self.term << TERM_BITS) + 1
-        submission = job.submission
-        job.host = host = f"jm-{submission.job_id}-{job.epoch}"
-        job.checkpoints_at_start = job.view.checkpoints_completed
-        job.num_unanswered, job.is_alive, job.running_since_ms = 0, False, None
-        self.log.add(now_ms, f"job {submission.job_id}", f"JobManager {host} started")
-        job_manager, coordinator = Address(host, JOB_MANAGER_ACTOR), Address(host, COORDINATOR_ACTOR)
-        make_job_manager = functools.partial(
-            JobManager,
-            job=submission,
-            epoch=job.epoch,
-            dispatcher=self.address,
-            resource_manager=self._resource_manager,
-            coordinator=coordinator,
-            predecessor=None if job.is_first else job.view,
-        )
-        job.is_first = False
-        make_coordinator = functools.partial(CheckpointCoordinator, job_manager=job_manager, job=submission)
-        actors = ((JOB_MANAGER_ACTOR, make_job_manager), (COORDINATOR_ACTOR, make_coordinator))
-        # Beside this process, without which it cannot be: so no other node's loss concerns it.
-        return [SpawnHost(host, actors, {"cpu": 0.0, "colocate": 1.0}), self._ping_timer(job, host)]
+        return self._hosts.start(job, self.term, now_ms)
 
-    @staticmethod
-    def _ping_timer(job: DispatchedJob, host: str) -> StartTimer:
-        job_id, interval_ms = job.submission.job_id, job.submission.settings.heartbeat_interval_ms
-        return StartTimer(f"ping-{job_id}", interval_ms, _PingDue(job_id, host))
-
-    def _on_ping_due(self, timer: _PingDue, now_ms: int) -> list[Command]:
+    def _on_ping_due(self, timer: PingDue, now_ms: int) -> list[Command]:
         job = self._jobs.get(timer.job_id)
-        if job is None or job.host != timer.host:
-            return []
-        settings = job.submission.settings
-        patience_ms = settings.heartbeat_timeout_ms if job.is_alive else START_TIMEOUT_MS
-        commands: list[Command] = [self._ping_timer(job, timer.host)]
-        if job.num_unanswered * settings.heartbeat_interval_ms < patience_ms:
-            job.num_unanswered += 1
-            return [*commands, PingHost(timer.host)]
-        reason = f"no sign of life for {patience_ms / 1_000:g} s"
-        self.log.add(now_ms, f"job {timer.job_id}", f"JobManager {timer.host} killed: {reason}")
-        return [*commands, KillHost(timer.host, reason)]  # again with each round, until its end is told
+        return [] if job is None or job.host != timer.host else self._hosts.ping(job, timer.host, now_ms)
 
     def _on_pinged(self, event: HostPinged, _now_ms: int) -> list[Command]:
         job = next((job for job in self._jobs.values() if job.host == event.host), None)
@@ -430,13 +306,7 @@ class Dispatcher:
         if message.details is not None:
             job.details = message.details
             self._drop_old_details()
-        job.has_run = job.has_run or message.view.state != JobStatus.CREATED.value
-        if message.view.checkpoints_completed > job.checkpoints_at_start:
-            job.num_vain_epochs = 0
-        if message.view.state != JobStatus.RUNNING.value:
-            job.running_since_ms = None
-        elif job.running_since_ms is None:
-            job.running_since_ms = now_ms
+        job.note_progress(message.view, now_ms)
         if JobStatus(message.view.state).is_terminal:
             return self._end(job, message.view, now_ms)
         job.view = message.view
@@ -457,7 +327,7 @@ class Dispatcher:
         commands = self._clean_up(job)
         if job.host is None:
             return [*commands, self._release(job_id), *self._shut_down_further()]
-        return [*commands, Send(Address(job.host, JOB_MANAGER_ACTOR), JobArchived(job_id, job.epoch))]
+        return [*commands, Send(job_manager_of(job.host), JobArchived(job_id, job.epoch))]
 
     def _clean_up(self, job: DispatchedJob) -> list[Command]:
         """Have deleted what an ended job has left behind, whatever became of its JobManager."""
@@ -496,31 +366,11 @@ class Dispatcher:
         job.num_vain_epochs = 1 if was_steady else job.num_vain_epochs + 1
         if job.num_vain_epochs > MAX_VAIN_EPOCHS:
             return self._fail(job, f"{reason}; {job.num_vain_epochs} in a row without progress", now_ms)
-        job.view = replace(
-            job.view,
-            state=(JobStatus.RESTARTING if job.has_run else JobStatus.CREATED).value,
-            failure=reason,
-            history=(*job.view.history, (now_ms, f"restarts: {reason}")),
-            failures=(*job.view.failures, FailureView(now_ms, "ProcessLostError", reason)),
-        )
+        job.view = restarting_view(job, reason, now_ms)
         return self._start_job_manager(job, now_ms)
 
     def _fail(self, job: DispatchedJob, reason: str, now_ms: int) -> list[Command]:
-        submission, reason = job.submission, masked(reason)
-        message = f'job "{submission.name}" failed'
-        view = replace(
-            job.view,
-            state=JobStatus.FAILED.value,
-            version=job.view.version + 1,
-            ended_ms=now_ms,
-            failure=reason,
-            error=JobFailedError(message, job=submission.job_id, cause=reason),
-            slots=(),
-            history=(*job.view.history, (now_ms, f"fails: {reason}")),
-            failures=(*job.view.failures, FailureView(now_ms, "JobFailedError", reason)),
-            entered_ms={**job.view.entered_ms, JobStatus.FAILED.value: now_ms},
-        )
-        return self._end(job, view, now_ms)
+        return self._end(job, failed_view(job, masked(reason), now_ms), now_ms)
 
     def _release(self, job_id: JobId) -> Send:
         # The ResourceManager may know a larger epoch than was told here: the store gives them out.
@@ -528,53 +378,40 @@ class Dispatcher:
 
     # -------------------------------------------------------------------------------------------------------- shutdown
     def _shut_down(self, ask_id: str) -> list[Command]:
-        if self._shutdown is not None:
-            self._shutdown.ask_ids.append(ask_id)
-            return self._shut_down_further()
-        self._shutdown = _ShutDown([ask_id])
-        commands: list[Command] = [StartTimer("shutdown", SHUTDOWN_TIMEOUT_MS, _ShutDownTimedOut())]
-        hosts = [job.host for job in self._jobs.values() if job.host is not None]
-        commands += [Send(Address(host, JOB_MANAGER_ACTOR), CancelJob()) for host in hosts]
+        commands: list[Command] = []
+        if self._shutdown is None:
+            self._shutdown = Shutdown(self.address, self._resource_manager)
+            commands = self._shutdown.begin(self._living_hosts())
+        self._shutdown.ask_ids.append(ask_id)
         return commands + self._shut_down_further()
 
-    def _shut_down_further(self) -> list[Command]:
-        """First the jobs, then what they used, then the answer."""
-        shutdown = self._shutdown
-        if shutdown is None or any(job.host is not None for job in self._jobs.values()):
-            return []
-        is_unfinished = not self._cleanup.is_idle or any(job.ending is not None for job in self._jobs.values())
-        is_unfinished = is_unfinished or bool(self._accepting)
-        if is_unfinished and not shutdown.is_forced:
-            return []
-        if not shutdown.is_releasing:
-            shutdown.is_releasing = True
-            return [Send(self._resource_manager, ReleaseAll(self.address))]
-        if not shutdown.has_released:
-            return []
-        if self._election is not None and not shutdown.has_given_back:
-            if shutdown.is_giving_back:
-                return []
-            shutdown.is_giving_back = True
-            ends = [] if self._standbys is None else self._standbys.end_all(self.address.actor)
-            return [*ends, *self._election.give_back()]
-        replies: list[Command] = [Reply(ask_id, value=True) for ask_id in shutdown.ask_ids]
-        shutdown.ask_ids.clear()
-        return [CancelTimer("shutdown"), *replies]
+    def _living_hosts(self) -> list[str]:
+        return [job.host for job in self._jobs.values() if job.host is not None]
 
-    def _on_all_released(self, _message: AllReleased, _now_ms: int) -> list[Command]:
+    def _shut_down_further(self) -> list[Command]:
         if self._shutdown is None:
             return []
-        self._shutdown.has_released = True
+        is_unfinished = not self._cleanup.is_idle or any(job.ending is not None for job in self._jobs.values())
+        return self._shutdown.go_on(
+            has_hosts=bool(self._living_hosts()),
+            is_unfinished=is_unfinished or bool(self._accepting),
+            give_back=None if self._election is None else self._give_back,
+        )
+
+    def _give_back(self) -> list[Command]:
+        assert self._election is not None
+        ends = [] if self._standbys is None else self._standbys.end_all(self.address.actor)
+        return [*ends, *self._election.give_back()]
+
+    def _on_all_released(self, _message: AllReleased, _now_ms: int) -> list[Command]:
+        if self._shutdown is not None:
+            self._shutdown.released()
         return self._shut_down_further()
 
-    def _on_shutdown_timed_out(self, _timer: _ShutDownTimedOut, _now_ms: int) -> list[Command]:
-        hosts = [job.host for job in self._jobs.values() if job.host is not None]
-        kills: list[Command] = [KillHost(host, "it did not end before the cluster's shutdown") for host in hosts]
-        if not kills:
-            if self._shutdown is not None:
-                self._shutdown.is_forced = True
-            return self._shut_down_further()
-        return [*kills, StartTimer("shutdown", SHUTDOWN_TIMEOUT_MS, _ShutDownTimedOut())]
+    def _on_shutdown_timed_out(self, _timer: ShutdownTimedOut, _now_ms: int) -> list[Command]:
+        if self._shutdown is None:
+            return []
+        return self._shutdown.timed_out(self._living_hosts()) or self._shut_down_further()
 
     # ----------------------------------------------------------------------------------------------- high availability
     def _leader(self) -> LeaderFound:
@@ -607,7 +444,7 @@ class Dispatcher:
         """End, with all that it has started."""
         self._is_active = False
         reason = "the cluster's leader has lost its lease"
-        kills: list[Command] = [KillHost(job.host, reason) for job in self._jobs.values() if job.host is not None]
+        kills: list[Command] = [KillHost(host, reason) for host in self._living_hosts()]
         self._jobs.clear()
         return [*kills, StopHost()]
 
@@ -616,22 +453,18 @@ class Dispatcher:
         assert self._ha is not None
         assert self._election is not None
         self._standbys = Standbys(self._ha, self.term)
-        commands = [*self._standbys.start(), self._recover()]
+        self._store = StoreWork(self._ha, self.term)
+        commands = [*self._standbys.start(), self._store.recover()]
         before, end_host = self._election.predecessor, self._ha.end_host
         if before is not None and end_host is not None:
             end = functools.partial(end_host, before)
             commands.append(Offload("end_predecessor", _PredecessorEnded(before.host), end))
         return commands
 
-    def _recover(self) -> Offload:
-        assert self._ha is not None
-        work = functools.partial(recover_jobs, self._ha.jobs, self._ha.lease, self.term)
-        return Offload("recover_jobs", _JobsRecovered(self.term), work)
-
     def _recovered(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         self._refusal = event.error if isinstance(event.error, ConfigurationError) else None
         if event.error is not None:
-            return [_store_later(event.token)]
+            return [store_later(event.token)]
         if self._is_active:
             return []
         self._is_active = True
@@ -659,11 +492,8 @@ class Dispatcher:
         return commands
 
     def _store_submission(self, job_id: JobId) -> list[Command]:
-        assert self._ha is not None
-        acceptance = self._accepting[job_id]
-        acceptance.num_attempts += 1
-        work = functools.partial(store_submission, self._ha.jobs, self._ha.lease, self.term, acceptance.submission)
-        return [Offload("store_submission", SubmissionStored(job_id), work)]
+        assert self._store is not None
+        return [self._store.store_submission(self._accepting[job_id])]
 
     def _submission_stored(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         job_id: JobId = event.token.job_id
@@ -671,7 +501,7 @@ class Dispatcher:
         if acceptance is None:
             return []
         if event.error is not None and acceptance.num_attempts < MAX_STORE_ATTEMPTS:
-            return [_store_later(event.token)]
+            return [store_later(event.token)]
         del self._accepting[job_id]
         error = event.error if self._shutdown is None else event.error or _shutting_down()
         if error is None:
@@ -686,24 +516,23 @@ class Dispatcher:
         return [*commands, *(Reply(ask_id, answer) for ask_id in acceptance.ask_ids)]
 
     def _store_end(self, job: DispatchedJob) -> list[Command]:
-        assert self._ha is not None
+        assert self._store is not None
         assert job.ending is not None
-        work = functools.partial(store_end, self._ha.jobs, self._ha.lease, self.term, job.ending)
-        return [Offload("store_end", _EndStored(job.submission.job_id), work)]
+        return [self._store.store_end(job.ending)]
 
     def _end_stored(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         job = self._jobs.get(event.token.job_id)
         if job is None or job.ending is None:
             return []
         if event.error is not None:
-            return [_store_later(event.token)]
+            return [store_later(event.token)]
         job.view, job.ending = job.ending, None
         return self._archived(job, now_ms)
 
-    def _on_store_again(self, timer: _StoreAgain, _now_ms: int) -> list[Command]:
+    def _on_store_again(self, timer: StoreAgain, _now_ms: int) -> list[Command]:
         work = timer.work
-        if isinstance(work, _JobsRecovered):
-            return [] if self._is_active else [self._recover()]
+        if isinstance(work, JobsRecovered):
+            return [] if self._is_active or self._store is None else [self._store.recover()]
         if isinstance(work, SubmissionStored):
             return self._store_submission(work.job_id) if work.job_id in self._accepting else []
         job = self._jobs.get(work.job_id)
@@ -725,8 +554,10 @@ class Dispatcher:
         if self._shutdown is None:
             return []
         again = [] if self._election is None else self._election.released(event, now_ms)
-        self._shutdown.has_given_back = not again
-        return again or self._shut_down_further()
+        if again:
+            return again
+        self._shutdown.given_back()
+        return self._shut_down_further()
 
     def _predecessor_ended(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         if event.result:
@@ -758,10 +589,6 @@ class Dispatcher:
 
 
 _BEYOND_ANY_EPOCH = 2**62
-
-
-def _store_later(work: SubmissionStored | _EndStored | _JobsRecovered) -> StartTimer:
-    return StartTimer(f"store {work!r}", STORE_RETRY_MS, _StoreAgain(work))
 
 
 def _shutting_down() -> ClusterUnavailableError:

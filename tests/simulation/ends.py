@@ -23,7 +23,7 @@ from simulation.stopping import run_stop_seed
 
 from headrace.actors.sim.faults import FaultPlan
 from headrace.engine.checkpoint import io as checkpoint_io
-from headrace.engine.cluster import dispatcher, job_store_io
+from headrace.engine.cluster import dispatcher, job_store_io, store_work
 from headrace.engine.kernel.machine import Offload
 from headrace.state.checkpoints.storage import CheckpointStorage
 
@@ -123,7 +123,7 @@ def nobody_cleans_up_after_a_lost_leader() -> Iterator[None]:
         original(jobs, lease, epoch, view)
         jobs.drop_submission(view.job_id)
 
-    with mock.patch.object(dispatcher, "store_end", end):
+    with mock.patch.object(store_work, "store_end", end):
         yield
 
 

@@ -20,7 +20,14 @@ from simulation.heads import run_heads_seed
 from simulation.planted import Mutant, caught_by, planted_in
 
 from headrace.engine.checkpoint import io as checkpoint_io
-from headrace.engine.cluster import dispatcher, job_store_io, leadership, resource_manager
+from headrace.engine.cluster import (
+    dispatcher,
+    job_manager_hosts,
+    job_store_io,
+    leadership,
+    resource_manager,
+    store_work,
+)
 from headrace.engine.kernel.machine import OffloadCompleted
 from headrace.state.checkpoints import job_store, leases
 
@@ -90,7 +97,7 @@ def submission_is_acknowledged_before_it_is_stored() -> Iterator[None]:
     def submit(self: dispatcher.Dispatcher, ask_id: str, submission: Any, now_ms: int) -> Any:
         commands = original(self, ask_id, submission, now_ms)
         if self._ha is not None and commands and submission.job_id in self._accepting:
-            stored = OffloadCompleted("store_submission", dispatcher.SubmissionStored(submission.job_id), None, None)
+            stored = OffloadCompleted("store_submission", store_work.SubmissionStored(submission.job_id), None, None)
             return [*commands, *self._submission_stored(stored, now_ms)]
         return commands
 
@@ -105,7 +112,7 @@ def end_is_told_before_it_is_stored() -> Iterator[None]:
 
     def end(self: dispatcher.Dispatcher, job: Any, view: Any, now_ms: int) -> Any:
         original(self, job, view, now_ms)
-        work = functools.partial(dispatcher.store_end, self._ha.jobs, self._ha.lease, self.term, view)
+        work = functools.partial(store_work.store_end, self._ha.jobs, self._ha.lease, self.term, view)
         job.view, job.ending = view, None
         return [*self._archived(job, now_ms), dispatcher.Offload("store_end", view.job_id, work)]
 
@@ -137,7 +144,7 @@ def open_jobs_are_not_taken_over() -> Iterator[None]:
     def recover(jobs: Any, lease: Any, epoch: int) -> Any:
         return [job for job in original(jobs, lease, epoch) if job.view is not None]
 
-    with patch(dispatcher, "recover_jobs", recover):
+    with patch(store_work, "recover_jobs", recover):
         yield
 
 
@@ -145,7 +152,7 @@ def open_jobs_are_not_taken_over() -> Iterator[None]:
 def names_are_used_again() -> Iterator[None]:
     """A new leader counts JobManagers and TaskManagers from the beginning."""
     with (
-        patch(dispatcher, "TERM_BITS", 0),
+        patch(job_manager_hosts, "TERM_BITS", 0),
         patch(resource_manager, "TERM_BITS", 62),
         patch(checkpoint_io, "end_of_term", lambda epoch: 2**62),
         mock.patch.object(
