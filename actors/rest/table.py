@@ -87,7 +87,13 @@ def route_table(
             (),
         ),
         (f"{_JOB}/savepoints/:triggerid", operations.savepoint_status, "How a savepoint, or a stop, stands.", ()),
-        (f"{_JOB}/rescaling/:triggerid", changes.status, "How a rescale stands that this head has begun.", ()),
+        (
+            f"{_CHECKPOINTS}/:triggerid",
+            changes.checkpoint_status,
+            "How a checkpoint stands that this head has been asked for.",
+            (),
+        ),
+        (f"{_JOB}/rescaling/:triggerid", changes.rescale_status, "How a rescale stands that this head has begun.", ()),
         (_VERTEX, vertices.vertex, "A vertex with its subtasks.", ()),
         (f"{_VERTEX}/backpressure", samplings.backpressure, "How busy, idle and held up each subtask is.", ()),
         (
@@ -170,6 +176,20 @@ def _changes(changes: operations.Operations) -> list[Route]:
                 Parameter("target-directory", "an absolute path or a URI; the job's default without it"),
                 Parameter("cancel-job", "whether the job ends with it, in order", "boolean"),
                 _FORMAT,
+                _TRIGGER,
+            ),
+            status=202,
+        ),
+        Route(
+            "POST",
+            _CHECKPOINTS,
+            Right.WRITE,
+            changes.checkpoint,
+            "Take a checkpoint now.",
+            body=(
+                Parameter(
+                    "checkpointType", "with all state, or as configured (CONFIGURED)", choices=("CONFIGURED", "FULL")
+                ),
                 _TRIGGER,
             ),
             status=202,

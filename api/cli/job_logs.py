@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,9 @@ def _logs(options: argparse.Namespace) -> int:
         has_ended = client.job_status(job["jid"]) in ("FINISHED", "CANCELED", "FAILED")
         answer = client.log(job["jid"], options.operator, options.subtask, after)
         after = answer["after"]
+        if answer["skipped"]:
+            text = f"{answer['skipped']:,} bytes of earlier lines are left out; the files of its processes have them"
+            print(text, file=sys.stderr, flush=True)
         for line in answer["lines"]:
             print(json.dumps(line) if options.json else _printable(line["line"]), flush=True)
         if answer["more"] and options.follow:

@@ -184,6 +184,12 @@ def _parser() -> argparse.ArgumentParser:
     savepoint.add_argument("directory", nargs="?", metavar="DIR", help="below which it goes (the job's default)")
     savepoint.add_argument("--json", action="store_true", help="an object")
     savepoint.set_defaults(function=_savepoint)
+    checkpoint = commands.add_parser("checkpoint", help="take a checkpoint of a running job now")
+    checkpoint.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    checkpoint.add_argument("--full", action="store_true", help="with all state, naming no files of earlier ones")
+    checkpoint.add_argument("job", help="job id, or its beginning")
+    checkpoint.add_argument("--json", action="store_true", help="an object")
+    checkpoint.set_defaults(function=_checkpoint)
     add_program_commands(commands)
     add_logs_command(commands, _whole_number)
     add_top_command(commands, _whole_number)
@@ -404,6 +410,18 @@ def _rescale(options: argparse.Namespace) -> int:
     lines = [f"{vertex.parallelism:>5}  {vertex.name}" for vertex in view.vertices]
     found = {vertex.vertex_id: vertex.parallelism for vertex in view.vertices}
     _say(options, "\n".join([f"rescaled {view.job_id} ({view.name})", *lines]), jid=view.job_id, parallelism=found)
+    return 0
+
+
+def _checkpoint(options: argparse.Namespace) -> int:
+    from headrace.actors.cluster import cluster_named
+
+    from ..jobs.client import JobClient
+
+    name, view = _find_job(options)
+    with cluster_named(options.address, name) as cluster:
+        place = JobClient(cluster, view.job_id, view.name).trigger_checkpoint(full=options.full)
+    _say(options, place, jid=view.job_id, location=place)
     return 0
 
 

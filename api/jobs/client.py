@@ -32,6 +32,7 @@ from headrace.engine.protocol.messages import (
     ReportsFetched,
     RescaleJob,
     StopJob,
+    TakeCheckpoint,
     WaitForJob,
 )
 from headrace.engine.protocol.savepoint_messages import (
@@ -355,6 +356,33 @@ class JobClient:
                 raise TimeoutError(message)
         self.result()
         return None if view.stopping is None else view.last_checkpoint_path
+
+    def trigger_checkpoint(self, *, full: bool = False, timeout: float = 600.0) -> str:
+        """Take a checkpoint now, whether or not one is due; returns when it is complete, and output committed by it.
+
+        A job that is being started or restarted is waited for. One that is under way is not meant: another one is taken
+        behind it.
+
+        Args:
+            full: Whether it holds all state itself, instead of naming files of checkpoints before it again.
+            timeout: Seconds.
+
+        Returns:
+            Its path.
+
+        Raises:
+            ConfigurationError: If the job takes no checkpoints.
+            CheckpointError: If it came to nothing; the job goes on.
+            JobError: If the job has ended.
+            TimeoutError: If the job does not run in time.
+            ClusterUnavailableError: If the end is not heard of in time.
+
+        Source:
+            Flink's ``POST /jobs/:jobid/checkpoints`` and ``flink checkpoint``; FLIP-226.
+        """
+        self._wait_until_running(time.monotonic() + timeout)
+        timeout_ms = int(timeout * 1_000)
+        return str(self._cluster.ask_job(self._job_id, TakeCheckpoint(full, timeout_ms), timeout_ms).path)
 
     def trigger_savepoint(
         self, directory: str | os.PathLike[str] | None = None, *, timeout: float | None = None

@@ -235,6 +235,20 @@ class RestCalls(ABC):
         """Gives a job's state, once it has ended."""
         return self._run(self._ended(None, job_id))
 
+    def trigger_checkpoint(self, job_id: str, *, full: bool = False) -> Any:
+        """Take a checkpoint now; gives its ``checkpointId`` and ``location``, once it is complete.
+
+        Args:
+            job_id: The job.
+            full: Whether it holds all state itself, instead of naming files of checkpoints before it again.
+
+        Raises:
+            RestRequestError: Also if it came to nothing; the job goes on.
+        """
+        body = {"checkpointType": "FULL" if full else "CONFIGURED"}
+        path = _path("jobs", job_id, "checkpoints")
+        return self._run(self._checkpointed(_Call("POST", path, body), path))
+
     def savepoint(self, job_id: str, directory: str | None = None) -> Any:
         """Take a savepoint; gives its place, once it is there.
 
@@ -288,6 +302,12 @@ class RestCalls(ABC):
             if status in _ENDED:
                 return status
             yield _Pause(_POLL_S)
+
+    def _checkpointed(self, begin: _Call, path: str) -> _Procedure:
+        operation = yield from _followed(begin, path)
+        if "failureCause" in operation:
+            raise RestRequestError(operation["failureCause"]["stack-trace"], status=409)
+        return operation
 
     def _saved(self, begin: _Call, job_id: str) -> _Procedure:
         operation = yield from _followed(begin, _path("jobs", job_id, "savepoints"))

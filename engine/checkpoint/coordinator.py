@@ -72,7 +72,7 @@ from .io import (
     publish_checkpoint,
     publish_savepoint,
 )
-from .pending import PendingCheckpoint, checkpoint_key, savepoint_key, who_is_missing
+from .pending import AskedCheckpoints, PendingCheckpoint, checkpoint_key, refused, savepoint_key, who_is_missing
 from .pending_reports import PendingReports
 
 __all__ = [
@@ -189,8 +189,9 @@ class CheckpointCoordinator:
         # Fully acknowledged and waiting for the publication under way, by id; and that one.
         self._ready: dict[int, PendingCheckpoint] = {}
         self._publishing: PendingCheckpoint | None = None
-        # Savepoints that were asked for and have not been triggered.
+        # Savepoints that were asked for and have not been triggered; and clients that wait for a checkpoint.
         self._wanted: list[SavepointTarget] = []
+        self._asked = AskedCheckpoints()
         # Folders of savepoints that were given up under the present deployment: its tasks may still write there.
         self._abandoned: list[str] = []
         # Complete and retained, (id, path), oldest first; ids ascend.
@@ -272,7 +273,8 @@ class CheckpointCoordinator:
                 continue
             self._note(pending, "aborted: the job stops", now_ms)
             self._stopped += (_failed_view(pending, "the job stops", now_ms),)
-            commands.append(CancelTimer(pending.expiry_key))
+            commands += [CancelTimer(pending.expiry_key), *refused(pending.ask_ids, "the job has ended or restarts")]
+        commands += refused(self._asked.take()[0], "the job has ended or restarts")
         for wanted in self._wanted:
             commands += self._refuse_savepoint(wanted, "the job has ended or restarts")
         self._wanted.clear()
@@ -331,11 +333,12 @@ class CheckpointCoordinator:
         may_be_taken = is_ours and self._phase is _Phase.RUNNING
         if message.savepoint is not None:
             return self._on_savepoint_wanted(message.savepoint, now_ms, is_running=may_be_taken)
-        if not may_be_taken:
-            return []
+        if not may_be_taken or (message.ask_id is not None and self._is_final_complete):
+            return refused([message.ask_id] if message.ask_id else [], "the job is finishing or restarts")
+        self._asked.add(message)
         if message.is_last:
             self._is_final_wanted = True
-        else:
+        elif message.ask_id is None:
             self._is_due = self._is_pause_over = True
         return self._trigger_if_wanted(now_ms)
 
@@ -359,7 +362,8 @@ class CheckpointCoordinator:
         # A barrier that overtakes would make a savepoint, whose barriers align, give up.
         counts_all = self._settings.unaligned
         num_in_flight = sum(counts_all or pending.savepoint is None for pending in self._in_flight)
-        return self._is_due and self._is_pause_over and num_in_flight < self._settings.concurrency
+        is_wanted = bool(self._asked) or (self._is_due and self._is_pause_over)
+        return is_wanted and num_in_flight < self._settings.concurrency
 
     def _trigger_if_wanted(self, now_ms: int) -> list[Command]:
         if self._settings is None or not self._may_trigger():
@@ -368,8 +372,11 @@ class CheckpointCoordinator:
         checkpoint_id = self._next_id
         self._next_id += 1
         self._is_due = False
-        base_id = self._completed[-1][0] if self._completed else 0
-        pending = PendingCheckpoint(checkpoint_id, now_ms, is_final=self._is_final_wanted, base_id=base_id)
+        ask_ids, is_full = self._asked.take()
+        base_id = self._completed[-1][0] if self._completed and not is_full else 0
+        pending = PendingCheckpoint(
+            checkpoint_id, now_ms, is_final=self._is_final_wanted, base_id=base_id, ask_ids=ask_ids
+        )
         self._pending[checkpoint_id] = pending
         self._note(pending, "requested, the last one" if pending.is_final else "requested", now_ms)
         return [
@@ -522,10 +529,11 @@ class CheckpointCoordinator:
         if isinstance(event.result, Fenced):
             self._note(pending, f"refused by the store: {event.result.reason}", now_ms)
             self._phase = _Phase.HALTED
+            asked = [ask_id for one in (pending, *self._ready.values()) for ask_id in one.ask_ids]
             self._ready.clear()
             self._wanted.clear()
             fenced = self._ended(pending.checkpoint_id, CheckpointOutcome.FENCED, reason=event.result.reason)
-            return [fenced, *self._answer_stop()]
+            return [fenced, *refused(asked, "another process leads the job"), *self._answer_stop()]
         if event.error is not None:
             commands = self._abort(pending, f"could not be published: {event.error}", now_ms)
         else:
@@ -546,6 +554,7 @@ class CheckpointCoordinator:
         self._is_final_complete = self._is_final_complete or pending.is_final
         metrics = pending.metrics(now_ms)
         commands: list[Command] = [self._ended(checkpoint_id, CheckpointOutcome.COMPLETED, **how, metrics=metrics)]
+        commands += [Reply(ask_id, how["view"]) for ask_id in pending.ask_ids]
         waiting = [*self._pending.values(), *self._ready.values()]
         for subsumed in [p for p in waiting if p.savepoint is None and p.checkpoint_id < checkpoint_id]:
             commands += self._drop(subsumed, f"subsumed by checkpoint {checkpoint_id}", now_ms, is_failure=False)
@@ -569,7 +578,7 @@ class CheckpointCoordinator:
         self._pending.pop(checkpoint_id, None)
         self._ready.pop(checkpoint_id, None)
         self._note(pending, f"aborted: {reason}", now_ms)
-        commands: list[Command] = [CancelTimer(pending.expiry_key)]
+        commands: list[Command] = [CancelTimer(pending.expiry_key), *refused(pending.ask_ids, reason)]
         view = _failed_view(pending, reason, now_ms)
         if is_failure:
             return commands + self._failed(checkpoint_id, reason, view)

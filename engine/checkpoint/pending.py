@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
-from ..protocol.checkpoint_messages import AcknowledgeCheckpoint, SavepointTarget
+from ..errors import CheckpointError
+from ..kernel.machine import Command, Reply
+from ..protocol.checkpoint_messages import AcknowledgeCheckpoint, CheckpointWanted, SavepointTarget
 from ..protocol.details import CheckpointView, TaskAcknowledgement
+from ..protocol.messages import RequestFailed
 
-__all__ = ["PendingCheckpoint", "checkpoint_key", "savepoint_key", "who_is_missing"]
+__all__ = ["AskedCheckpoints", "PendingCheckpoint", "checkpoint_key", "refused", "savepoint_key", "who_is_missing"]
+
+
+def refused(ask_ids: Iterable[str], reason: str) -> list[Command]:
+    """Tell clients that the checkpoint they wait for will never be."""
+    return [Reply(ask_id, RequestFailed(CheckpointError(f"no checkpoint was taken: {reason}"))) for ask_id in ask_ids]
+
+
+class AskedCheckpoints:
+    """Clients that want a checkpoint, until one is triggered for them; several share one."""
+
+    def __init__(self) -> None:
+        self._ask_ids: list[str] = []
+        self._is_full = False
+
+    def __bool__(self) -> bool:
+        return bool(self._ask_ids)
+
+    def add(self, wanted: CheckpointWanted) -> None:
+        """Note a wish, if it is a client's."""
+        if wanted.ask_id is not None:
+            self._ask_ids.append(wanted.ask_id)
+            self._is_full |= wanted.is_full
+
+    def take(self) -> tuple[tuple[str, ...], bool]:
+        """Return who waits for the checkpoint that is triggered now, and whether it is to hold all state itself."""
+        taken = tuple(self._ask_ids), self._is_full
+        self._ask_ids, self._is_full = [], False
+        return taken
 
 
 @dataclass(slots=True)
@@ -36,6 +68,8 @@ class PendingCheckpoint:
     collects: bool = False
     # The store has been told to publish it.
     is_offloaded: bool = False
+    # Clients that wait for its end.
+    ask_ids: tuple[str, ...] = ()
 
     @property
     def expiry_key(self) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..errors import ConfigurationError, InternalError, SavepointError, StateUnavailableError
+from ..errors import CheckpointError, ConfigurationError, InternalError, SavepointError, StateUnavailableError
 from ..graph.rescaling import find_vertex
 from ..kernel.machine import Asked, Command, OffloadCompleted, Reply
-from ..protocol.checkpoint_messages import PendingCheckpointsAsked
+from ..protocol.checkpoint_messages import CheckpointWanted, PendingCheckpointsAsked
 from ..protocol.messages import (
     CancelJob,
     FailTaskOnPurpose,
@@ -16,6 +16,7 @@ from ..protocol.messages import (
     RequestFailed,
     RescaleJob,
     StopJob,
+    TakeCheckpoint,
     WaitForJob,
 )
 from ..protocol.query_messages import LocateState
@@ -46,6 +47,8 @@ def on_asked(job: Job, event: Asked, now_ms: int) -> list[Command]:
         return [*_stop_requested(job, ask_id, request, now_ms), *clients.asked()]
     if isinstance(request, RescaleJob):
         return [*rescale.asked(job, ask_id, request, now_ms), *clients.asked(request.timeout_ms)]
+    if isinstance(request, TakeCheckpoint):
+        return [_checkpoint_asked(job, ask_id, request), *clients.asked(request.timeout_ms)]
     if isinstance(request, (TriggerSavepoint, StopWithSavepoint)):
         return [*_savepoint_requested(job, ask_id, request), *clients.asked(request.timeout_ms)]
     if isinstance(request, CancelJob):
@@ -88,6 +91,22 @@ def _locate_state(job: Job, ask_id: str, request: LocateState) -> Reply:
         return Reply(ask_id, job.execution.locate_state(request))
     message = "the job is not running yet"
     return Reply(ask_id, RequestFailed(StateUnavailableError(message)))
+
+
+def _checkpoint_asked(job: Job, ask_id: str, request: TakeCheckpoint) -> Command:
+    """Want a checkpoint for a client; the coordinator, which is on this host, answers at its end."""
+    state, settings, name = job.state, job.settings.checkpoints, job.submission.name
+    if settings is None or settings.only_last:
+        message = "the job takes no checkpoints while it runs"
+        hint = "enable_checkpointing(...) has it take some; a savepoint can be taken of any streaming job"
+        return Reply(ask_id, RequestFailed(ConfigurationError(message, hint=hint, job=name)))
+    if state.phase is not Phase.EXECUTING or job.wish.mode is not None:
+        message = "no checkpoint was taken: the job is " + (
+            "being stopped" if state.phase is Phase.EXECUTING else state.phase.value
+        )
+        return Reply(ask_id, RequestFailed(CheckpointError(message, job=name)))
+    wanted = CheckpointWanted(state.epoch, state.deployment, ask_id=ask_id, is_full=request.is_full)
+    return job.to_coordinator(wanted)
 
 
 def _savepoint_requested(job: Job, ask_id: str, request: TriggerSavepoint | StopWithSavepoint) -> list[Command]:

@@ -36,12 +36,16 @@ class CheckpointWanted:
         deployment: Of what runs.
         is_last: Whether all data is processed: as soon as possible, and none behind it.
         savepoint: A savepoint is wanted instead. Answered by `CheckpointEnded`, whatever happens.
+        ask_id: A client waits for its end: answer that with a `CheckpointView`, or why there is none.
+        is_full: Whether it names no files of checkpoints before it.
     """
 
     epoch: int
     deployment: int
     is_last: bool = False
     savepoint: SavepointTarget | None = None
+    ask_id: str | None = None
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

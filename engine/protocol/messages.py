@@ -158,6 +158,20 @@ class RescaleJob:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Take a checkpoint as soon as one may be taken, whether or not it is due. Answer: its `CheckpointView`, complete.
+
+    Or `RequestFailed`: with ConfigurationError if the job takes no checkpoints, CheckpointError if it came to nothing,
+    or the job does not run now. Asked twice it may be taken twice.
+    """
+
+    is_full: bool = False
+    """Whether it holds all state itself, and names no files of checkpoints before it."""
+    timeout_ms: int = 600_000
+    """An answer that takes longer is taken for lost."""
+
+
+@dataclass(frozen=True, slots=True)
 class KillSlotOnPurpose:
     """Kill one slot's process, as a demonstration of recovery. Answer: the killed host's name."""
 

@@ -121,16 +121,19 @@ def job_log(request: RestRequest) -> Any:
     """The lines of a job, in the order of their times, from all its processes; and what to ask for next.
 
     With ``after`` only those that have come since the answer that it is from; ``more`` says whether there were more
-    than go into one answer. Files of machines other than the head's are seen while their TaskManagers live.
+    than go into one answer; ``skipped`` how many bytes before its lines are left out, as a first answer begins near the
+    end of each file. Files of machines other than the head's are seen while their TaskManagers live.
     """
     job_id = str(request.cluster.details(request.path["jobid"]).view.job_id)
     positions = _positions(request.query.get("after"))
     is_first = not positions
     operator, subtask = request.query.get("operator"), request.query.get("subtask")
     lines: list[tuple[str, str, str]] = []
-    has_more = False
+    has_more, num_skipped = False, 0
     for host, file in _files_of_job(request, job_id):
         begin = positions.get(file.name, -MAX_JOB_BYTES if is_first else 0)
+        if begin < 0:
+            num_skipped += max(file.size - MAX_JOB_BYTES, 0)
         if begin == file.size:
             continue
         chunk = _read(request, host, ReadLog(file.name, begin, MAX_JOB_BYTES))
@@ -146,6 +149,7 @@ def job_log(request: RestRequest) -> Any:
     return {
         "lines": [{"file": name, "line": line} for _, name, line in lines],
         "more": has_more,
+        "skipped": num_skipped,
         "after": base64.urlsafe_b64encode(json.dumps(positions).encode()).decode(),
     }
 

@@ -1,8 +1,8 @@
 """What changes a job: cancel, savepoint, stop, rescale.
 
 What takes long is begun and followed by an id. How a savepoint stands the job's JobManager knows, whichever head is
-asked; once its job has ended the view of the job does. A rescale is one long question, which this head puts in a
-thread and remembers.
+asked; once its job has ended the view of the job does. A rescale and a checkpoint are one long question each, which
+this head puts in a thread and remembers.
 
 Source: Flink's ``JobCancellationHandler``, ``SavepointHandlers``, ``StopWithSavepointHandler``,
 ``AsynchronousOperationInfo``.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.engine.errors import HeadraceError, JobError, SavepointError
-from headrace.engine.protocol.messages import CancelJob, RescaleJob, StopJob
+from headrace.engine.protocol.messages import CancelJob, RescaleJob, StopJob, TakeCheckpoint
 from headrace.engine.protocol.savepoint_messages import (
     FetchSavepointStatus,
     SavepointState,
@@ -44,7 +44,7 @@ TERMINATION_MODES = ("cancel", "stop", "drain")
 BEGIN_TIMEOUT_MS = 1_000
 """So long a request waits to hear that it was taken up; whether it is done is asked later."""
 
-RESCALE_TIMEOUT_MS = 600_000
+OPERATION_TIMEOUT_MS = 600_000
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -139,15 +139,19 @@ def cause_of(error: BaseException) -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class _Rescale:
+class _Operation:
+    """A long question, and what is known of its answer."""
+
+    kind: str
     job_id: str
     # None while it goes on; else when it ended (monotonic seconds).
     ended_s: float | None = None
+    answer: Any = None
     error: BaseException | None = None
 
 
 class Operations:
-    """Rescales that this head has begun.
+    """Rescales and checkpoints that this head has begun.
 
     Args:
         store_duration_ms: How long the end of one is remembered.
@@ -155,9 +159,9 @@ class Operations:
 
     def __init__(self, store_duration_ms: int) -> None:
         self._store_s = store_duration_ms / 1_000
-        self._rescales: dict[str, _Rescale] = {}
+        self._operations: dict[str, _Operation] = {}
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="headrace-rescale")
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="headrace-operations")
 
     def close(self) -> None:
         """Wait for none of them; the jobs do not need anybody to."""
@@ -174,37 +178,64 @@ class Operations:
         for name, number in operators.items():
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise RestError(400, f"the parallelism of operator {name[:200]!r} must be a whole number, 1 or more")
-        trigger = uuid.uuid4().hex
-        order = RescaleJob(parallelism, operators, RESCALE_TIMEOUT_MS)
-        rescale = _Rescale(job_id)
+        order = RescaleJob(parallelism, operators, OPERATION_TIMEOUT_MS)
+        return self._begin(request, _Operation("rescale", job_id), order, uuid.uuid4().hex)
+
+    def checkpoint(self, request: RestRequest) -> Answer:
+        """Take a checkpoint now."""
+        job_id, trigger = _require_running(request), _trigger_id(request)
+        order = TakeCheckpoint(request.body.get("checkpointType") == "FULL", OPERATION_TIMEOUT_MS)
+        return self._begin(request, _Operation("checkpoint", job_id), order, trigger)
+
+    def _begin(
+        self, request: RestRequest, operation: _Operation, order: RescaleJob | TakeCheckpoint, trigger: str
+    ) -> Answer:
+        """Ask in a thread; a request that was begun before by this id is the same one."""
         with self._lock:
             self._forget()
-            self._rescales[trigger] = rescale
-        self._threads.submit(self._follow, request, order, rescale)
+            known = self._operations.setdefault(trigger, operation)
+        if known is operation:
+            self._threads.submit(self._follow, request, order, operation)
+        elif (known.kind, known.job_id) != (operation.kind, operation.job_id):
+            raise RestError(409, f"{trigger!r} is the id of another request")
         return Answer({"request-id": trigger}, 202)
 
-    def _follow(self, request: RestRequest, order: RescaleJob, rescale: _Rescale) -> None:
+    def _follow(self, request: RestRequest, order: RescaleJob | TakeCheckpoint, operation: _Operation) -> None:
         try:
-            request.cluster.tell(rescale.job_id, order, order.timeout_ms)
+            operation.answer = request.cluster.tell(operation.job_id, order, order.timeout_ms)
         except HeadraceError as error:
-            rescale.error = error
+            operation.error = error
         finally:
-            rescale.ended_s = time.monotonic()
+            operation.ended_s = time.monotonic()
 
-    def status(self, request: RestRequest) -> Any:
+    def rescale_status(self, request: RestRequest) -> Any:
         """How a rescale stands that this head has begun."""
+        operation = self._find(request, "rescale")
+        if operation.ended_s is None:
+            return {"status": IN_PROGRESS}
+        cause = {} if operation.error is None else {"failure-cause": cause_of(operation.error)}
+        return {"status": COMPLETED, "operation": cause}
+
+    def checkpoint_status(self, request: RestRequest) -> Any:
+        """How a checkpoint stands that this head has been asked for."""
+        operation = self._find(request, "checkpoint")
+        if operation.ended_s is None:
+            return {"status": IN_PROGRESS}
+        if operation.error is not None:
+            return {"status": COMPLETED, "operation": {"failureCause": cause_of(operation.error)}}
+        found = {"checkpointId": operation.answer.checkpoint_id, "location": operation.answer.path}
+        return {"status": COMPLETED, "operation": found}
+
+    def _find(self, request: RestRequest, kind: str) -> _Operation:
         with self._lock:
             self._forget()
-            rescale = self._rescales.get(request.path["triggerid"])
-        if rescale is None or rescale.job_id != request.path["jobid"]:
-            raise RestError(404, "this head has begun no such rescale, or does not remember it")
-        if rescale.ended_s is None:
-            return {"status": IN_PROGRESS}
-        cause = {} if rescale.error is None else {"failure-cause": cause_of(rescale.error)}
-        return {"status": COMPLETED, "operation": cause}
+            operation = self._operations.get(request.path["triggerid"])
+        if operation is None or (operation.kind, operation.job_id) != (kind, request.path["jobid"]):
+            raise RestError(404, f"this head has begun no such {kind}, or does not remember it")
+        return operation
 
     def _forget(self) -> None:
         until = time.monotonic() - self._store_s
-        over = [key for key, one in self._rescales.items() if one.ended_s is not None and one.ended_s < until]
+        over = [key for key, one in self._operations.items() if one.ended_s is not None and one.ended_s < until]
         for key in over:
-            del self._rescales[key]
+            del self._operations[key]

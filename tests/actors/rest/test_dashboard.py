@@ -328,6 +328,15 @@ def test_a_job_is_saved_rescaled_and_stopped_from_the_page(chromium, tmp_path):
         assert Path(page.inner_text("dialog .notice.good code")).is_dir()
         page.click("dialog .buttons button")
 
+        before = job.rest.checkpoints(job.id)["counts"]["completed"]
+        page.click("[data-action=checkpoint]")
+        page.check("dialog input[type=checkbox]")
+        page.click("dialog button.primary")
+        page.wait_for_selector("dialog .notice.good code")
+        assert (tmp_path / "checkpoints") in Path(page.inner_text("dialog .notice.good code")).parents
+        assert job.rest.checkpoints(job.id)["counts"]["completed"] > before
+        page.click("dialog .buttons button")
+
         page.click("[data-action=rescale]")
         assert page.is_disabled("dialog button.primary")
         page.fill("dialog input[type=number]", "1")

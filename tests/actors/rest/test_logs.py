@@ -220,4 +220,13 @@ def test_who_follows_gets_more_than_goes_into_one_answer(tmp_path, monkeypatch, 
     path.write_text("operator=mine first \x1b[31mred\n")
     monkeypatch.setattr(job_logs, "rest_client", lambda _options: Client())
     assert main(["logs", "-f", "--operator", "mine", job]) == 0
-    assert capsys.readouterr().out == "operator=mine first \\x1b[31mred\noperator=mine last\n"  # no colours
+    followed = capsys.readouterr()
+    assert followed.out == "operator=mine first \\x1b[31mred\noperator=mine last\n"  # no colours
+    assert not followed.err
+
+    # Who does not follow sees the end of the file, and is told that there is more.
+    size = path.stat().st_size
+    assert main(["logs", "--operator", "mine", job]) == 0
+    seen = capsys.readouterr()
+    assert seen.out == "operator=mine last\n"
+    assert f"{size - logs.MAX_JOB_BYTES:,} bytes of earlier lines are left out" in seen.err

@@ -377,6 +377,7 @@ def test_answers_tell_browsers_to_be_careful(served):
         ("/overview?" + "&".join(f"a{i}=1" for i in range(200)), 400),
         ("/jobs/JOB/savepoints/none", 404),
         ("/jobs/JOB/rescaling/none", 404),
+        ("/jobs/JOB/checkpoints/none", 404),
     ],
 )
 def test_what_is_wrong_is_said_in_flinks_form(served, path, status):
@@ -493,6 +494,16 @@ def test_a_job_is_changed_and_ended(tmp_path):
         place = until(lambda: completed(served, f"savepoints/{begun.json['request-id']}"), "no savepoint")["location"]
         assert Path(place).is_dir()
         assert served.json(f"{served.path}/checkpoints")["latest"]["savepoint"]["external_path"].startswith(place)
+
+        begun = served.change("POST", f"{served.path}/checkpoints", {"checkpointType": "FULL", "triggerId": "mine"})
+        assert (begun.status, begun.json) == (202, {"request-id": "mine"})
+        taken = until(lambda: completed(served, "checkpoints/mine"), "no checkpoint")
+        assert Path(taken["location"]).name == f"chk-{taken['checkpointId']}.json"
+        assert served.json(f"{served.path}/checkpoints/details/{taken['checkpointId']}")["status"] == "COMPLETED"
+        assert served.change("POST", f"{served.path}/checkpoints", {"triggerId": "mine"}).status == 202  # the same
+        assert completed(served, "checkpoints/mine") == taken
+        assert served.get(f"{served.path}/rescaling/mine").status == 404
+        assert served.change("POST", f"{served.path}/checkpoints", {"checkpointType": "OTHER"}).status == 400
 
         served.job.fail_task("note", 1, "to see it")
         found = until(

@@ -504,14 +504,28 @@ def jobs(monkeypatch):
         asked.append(("savepoint", self._job_id, directory))
         return "/some/savepoint-1"
 
+    def trigger_checkpoint(self, *, full):
+        asked.append(("checkpoint", self._job_id, full))
+        return "/some/chk-3"
+
     def stop(self, directory, *, drain):
         asked.append(("stop", self._job_id, directory, drain))
         return "/some/savepoint-2"
 
     monkeypatch.setattr(cluster, "cluster_named", named)
     monkeypatch.setattr(client.JobClient, "trigger_savepoint", trigger)
+    monkeypatch.setattr(client.JobClient, "trigger_checkpoint", trigger_checkpoint)
     monkeypatch.setattr(client.JobClient, "stop_with_savepoint", stop)
     return asked
+
+
+def test_the_command_line_takes_checkpoints(jobs, capsys):
+    assert cli.main(["checkpoint", "job-1"]) == 0
+    assert capsys.readouterr().out == "/some/chk-3\n"
+    assert cli.main(["checkpoint", "--full", "--json", "job-1"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"jid": "job-17", "location": "/some/chk-3"}
+    assert jobs == [("checkpoint", "job-17", False), ("checkpoint", "job-17", True)]
+    assert cli.main(["checkpoint", "job-2"]) == 1
 
 
 def test_the_command_line_takes_savepoints_and_stops_with_them(jobs, capsys):

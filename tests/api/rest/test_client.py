@@ -128,6 +128,8 @@ def test_jobs_are_changed_and_what_takes_time_is_waited_for(tmp_path):
         blocked.write_text("a file")
         with pytest.raises(SavepointError, match="directory"):
             client.savepoint(job_id, str(blocked))
+        taken = client.trigger_checkpoint(job_id, full=True)
+        assert Path(taken["location"]).name == f"chk-{taken['checkpointId']}.json"
         assert client.rescale(job_id, 1) is None
         assert {vertex["parallelism"] for vertex in client.job(job_id)["vertices"]} == {1}
         other = AsyncRestClient(client.url, client.token)

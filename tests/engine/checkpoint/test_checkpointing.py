@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.engine.checkpoint.coordinator import CheckpointCoordinator, CheckpointPublished, CheckpointsListed
 from headrace.engine.checkpoint.io import CheckpointInventory, Fenced
-from headrace.engine.errors import StorageError
-from headrace.engine.kernel.machine import CancelTimer, Offload, OffloadCompleted, StartTimer
+from headrace.engine.errors import CheckpointError, StorageError
+from headrace.engine.kernel.machine import CancelTimer, Offload, OffloadCompleted, Reply, StartTimer
 from headrace.engine.protocol.checkpoint_messages import (
     AcknowledgeCheckpoint,
     CheckpointEnded,
@@ -28,6 +28,7 @@ from headrace.engine.protocol.checkpoint_messages import (
     ReportsWanted,
     SavepointTarget,
 )
+from headrace.engine.protocol.messages import RequestFailed
 from headrace.state.identifiers import ExecutionAttemptId
 
 
@@ -42,6 +43,7 @@ class Driver:
         self.num_tasks = num_tasks
         self.deployment = -1
         self.timers, self.works, self.told = {}, deque(), []
+        self.answers = {}
         self.now_ms = 1_000
 
     def give(self, event):
@@ -53,6 +55,8 @@ class Driver:
                 self.timers.pop(command.key, None)
             elif isinstance(command, Offload):
                 self.works.append(command)
+            elif isinstance(command, Reply):
+                self.answers.setdefault(command.ask_id, []).append(command.value)
             else:
                 self.told.append(command.message)
         for wanted in sent(commands, ReportsWanted):
@@ -224,6 +228,80 @@ def test_the_first_checkpoint_after_a_restart_builds_on_the_newest_complete_one(
     driver.start()
     [request] = sent(driver.fire("interval"), CheckpointRequested)
     assert (request.checkpoint_id, request.base_id) == (10, 7)
+
+
+def wanted_by(ask_id, *, is_full=False):
+    return CheckpointWanted(1, 0, ask_id=ask_id, is_full=is_full)
+
+
+def test_a_client_is_answered_when_the_checkpoint_it_asked_for_is_complete():
+    """At once, whatever interval and pause say; but behind one that is under way, which is not what was asked for."""
+    driver = Driver(min_pause_ms=10_000, interval_ms=10_000, complete=((7, "chk-7"),), highest_id=7)
+    driver.start()
+    [request] = sent(driver.give(wanted_by("a")), CheckpointRequested)
+    assert request.base_id == 7
+    driver.give(CheckpointTriggered(request.checkpoint_id, driver.attempts(), {}))
+    assert not sent(driver.give(wanted_by("b")), CheckpointRequested)
+    assert not sent(driver.give(wanted_by("c", is_full=True)), CheckpointRequested)
+    assert driver.answers == {}
+    [second] = sent([*driver.acknowledge(8), *driver.publish(8)], CheckpointRequested)  # no pause: it was asked for
+    [view] = driver.answers.pop("a")
+    assert (view.checkpoint_id, view.status, view.path) == (8, "COMPLETED", "chk-8")
+    assert (second.checkpoint_id, second.base_id) == (9, 0), "a full one builds on nothing"
+    driver.give(CheckpointTriggered(9, driver.attempts(), {}))
+    driver.complete(9)
+    assert {ask_id: [one.checkpoint_id for one in views] for ask_id, views in driver.answers.items()} == {
+        "b": [9],
+        "c": [9],
+    }
+    [third] = sent(driver.give(wanted_by("d")), CheckpointRequested)
+    assert third.base_id == 9, "the next one builds on it again"
+
+
+@pytest.mark.parametrize("end", ["declined", "expired", "refused", "store", "stopped", "fenced", "subsumed"])
+def test_a_client_is_told_once_that_the_checkpoint_it_asked_for_will_never_be(end):
+    driver = Driver(max_concurrent=2, tolerable_failures=5)
+    driver.start()
+    driver.give(wanted_by("a"))
+    if end == "refused":
+        driver.give(CheckpointTriggered(1, (), {}, "the job is stopping"))
+    else:
+        driver.give(CheckpointTriggered(1, driver.attempts(), {}))
+    if end == "declined":
+        driver.give(DeclineCheckpoint(driver.attempts()[0], 1, "no disk"))
+    elif end == "expired":
+        driver.fire("expire-1")
+    elif end in ("store", "fenced"):
+        driver.acknowledge(1)
+        is_fenced = end == "fenced"
+        driver.end_work(Fenced("epoch 2") if is_fenced else None, error=None if is_fenced else StorageError("full"))
+    elif end == "stopped":
+        driver.give(wanted_by("b"))
+        driver.give(wanted_by("c"))  # no room for it: it waits
+        driver.give(ExecutionStopped(1, 0))
+    elif end == "subsumed":
+        driver.complete(driver.trigger())
+    expected = {"a", "b", "c"} if end == "stopped" else {"a"}
+    assert set(driver.answers) == expected
+    for answers in driver.answers.values():
+        [answer] = answers
+        assert isinstance(answer, RequestFailed)
+        assert isinstance(answer.error, CheckpointError)
+    driver.give(ExecutionStopped(1, 0))
+    assert all(len(answers) == 1 for answers in driver.answers.values())
+
+
+def test_a_client_that_asks_while_the_job_does_not_run_is_refused():
+    driver = Driver()
+    driver.give(wanted_by("a"))
+    driver.start()
+    driver.give(CheckpointWanted(1, 7, ask_id="b"))  # of another deployment
+    driver.give(CheckpointWanted(1, 0, is_last=True))
+    driver.give(CheckpointTriggered(1, driver.attempts(), {}))
+    driver.complete(1)
+    driver.give(wanted_by("c"))
+    assert set(driver.answers) == {"a", "b", "c"}
+    assert all(isinstance(one, RequestFailed) for [one] in driver.answers.values())
 
 
 def test_pause_is_kept_between_end_and_trigger():

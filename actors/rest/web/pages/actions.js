@@ -1,4 +1,4 @@
-// What changes a job: savepoint, stop, rescale, cancel. Each is confirmed, and followed to its end.
+// What changes a job: checkpoint, savepoint, stop, rescale, cancel. Each is confirmed, and followed to its end.
 
 import { ask, mayChange, path, refresh } from "../parts/api.js";
 import { Copyable, Dialog } from "../parts/elements.js";
@@ -21,7 +21,7 @@ function useOperation() {
       for (;;) {
         const now = await ask(follow(begun["request-id"]));
         if (now.status.id === "COMPLETED") {
-          const failure = now.operation?.["failure-cause"];
+          const failure = now.operation?.["failure-cause"] ?? now.operation?.failureCause;
           if (failure) set({ phase: "failed", message: failure["stack-trace"] });
           else set({ phase: "done", operation: now.operation ?? {} });
           return refresh();
@@ -76,6 +76,17 @@ function Savepoint({ job, onClose }) {
   </${Operation}>`;
 }
 
+function Checkpoint({ job, onClose }) {
+  const [full, setFull] = useState(false);
+  const where = path("jobs", job.jid, "checkpoints");
+  const body = { checkpointType: full ? "FULL" : "CONFIGURED" };
+  return html`<${Operation} title="Take a checkpoint" onClose=${onClose} label="Take it" doing="Taking the checkpoint …" done="The checkpoint is complete."
+    begin=${() => ask(where, { method: "POST", body })} follow=${(id) => where + path(id)}>
+    <p><b>${job.name}</b> takes a checkpoint now, beside those at intervals. It is the job's own, and goes when newer ones are there.</p>
+    <label class="check"><input type="checkbox" checked=${full} onChange=${(event) => setFull(event.target.checked)} /> With all state, naming no files of earlier checkpoints (full)</label>
+  </${Operation}>`;
+}
+
 function Stop({ job, onClose }) {
   const [directory, setDirectory] = useState("");
   const [drain, setDrain] = useState(false);
@@ -115,6 +126,7 @@ function Cancel({ job, onClose }) {
 }
 
 const ACTIONS = [
+  ["checkpoint", "Checkpoint", Checkpoint, ""],
   ["savepoint", "Savepoint", Savepoint, ""],
   ["rescale", "Rescale", Rescale, ""],
   ["stop", "Stop", Stop, ""],
