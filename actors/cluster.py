@@ -50,6 +50,7 @@ from headrace.state.reading.program_pickles import dump_program
 from .head import (
     DISPATCHER_ACTOR,
     LOOK_AGAIN_MS,
+    REPORTER_ACTOR,
     REST_ACTOR,
     HeadPlan,
     LeaderSearch,
@@ -94,7 +95,7 @@ PATIENCE_MS = 5_000
 then.
 """
 
-STOP_REST_TIMEOUT_MS = 5_000
+STOP_CLIENT_TIMEOUT_MS = 5_000
 """How long a head may take to close its REST server before it is killed."""
 
 LEADER_PATIENCE_MS = 5_000
@@ -313,15 +314,17 @@ class Cluster:
                 found.append(self.ask_machine(Address(host, REST_ACTOR), FetchRestAddress(), timeout_ms))
         return found
 
-    def _stop_rest(self) -> None:
-        """Have heads that serve REST let go of their ports and files; what is killed leaves them."""
+    def _stop_clients(self) -> None:
+        """Have heads report a last time, and let go of REST's ports and files; what is killed leaves them."""
+        from .reporters.host import StopReporter
         from .rest.host import StopRest
 
         if self.actor_system == "sim":
             return
-        for host in filter(is_head, self.system.hosts):
-            with contextlib.suppress(ClusterUnavailableError, InternalError):  # it is gone, or serves none
-                self.ask_machine(Address(host, REST_ACTOR), StopRest(), STOP_REST_TIMEOUT_MS)
+        for actor, request in ((REPORTER_ACTOR, StopReporter()), (REST_ACTOR, StopRest())):
+            for host in filter(is_head, self.system.hosts):
+                with contextlib.suppress(ClusterUnavailableError, InternalError):  # it is gone, or has none
+                    self.ask_machine(Address(host, actor), request, STOP_CLIENT_TIMEOUT_MS)
 
     def may_span_machines(self) -> bool:
         """Whether what one of its processes writes to its disk may be out of reach of another one."""
@@ -350,7 +353,7 @@ class Cluster:
         self._is_closed = True
         try:
             if self._is_owner:
-                self._stop_rest()
+                self._stop_clients()
                 with contextlib.suppress(ClusterUnavailableError):
                     self.ask_dispatcher(ShutDownCluster(), SHUTDOWN_TIMEOUT_MS)
         finally:
@@ -428,19 +431,18 @@ def connect(
         raise ConfigurationError(message)
     ha = settings.high_availability
     name = name or (actor_system if ha is None else ha.cluster_id)
-    rest = None
-    if settings.rest is not None:
+    plan = HeadPlan(settings, examine=examine)
+    if settings.rest is not None or settings.reporters is not None:
         if actor_system == "sim":
-            message = "a simulated cluster serves no REST: it has no time of its own"
+            message = "a simulated cluster serves no REST and reports nothing: it has no time of its own"
             raise ConfigurationError(message)
-        rest = _rest_plan(settings.rest, functools.partial(_client_of, system, name), name)
+        plan = _with_clients(plan, functools.partial(_client_of, system, name), name)
         system.run_in_background()  # whoever asks must not drive the program
         if isinstance(system, LocalSystem):
             system.keep_logs()
     if ha is not None:
-        plan = HeadPlan(settings, replaces_standbys=True, examine=examine, rest=rest)
-        return start_heads(system, name, plan, is_owner=True)
-    system.start(HEAD, HeadPlan(settings, examine=examine, rest=rest).actors(HEAD))
+        return start_heads(system, name, replace(plan, replaces_standbys=True), is_owner=True)
+    system.start(HEAD, plan.actors(HEAD))
     return Cluster(system, name, is_owner=True)
 
 
@@ -453,6 +455,18 @@ def _client_of(system: System, name: str) -> Cluster:
 def _client_on_ray(name: str) -> Cluster:
     """Make a client of a cluster on the Ray that this process is part of."""
     return _found_on_ray(name, None, opened=False)
+
+
+def _with_clients(plan: HeadPlan, connect: Callable[[], Cluster], name: str) -> HeadPlan:
+    """Add what in a head is a client of its cluster: REST, and reporters."""
+    settings = plan.settings
+    if settings.rest is not None:
+        plan = replace(plan, rest=_rest_plan(settings.rest, connect, name))
+    if settings.reporters is not None:
+        from .reporters.host import ReporterPlan
+
+        plan = replace(plan, reporters=ReporterPlan(settings.reporters, connect))
+    return plan
 
 
 def _rest_plan(settings: RestSettings, client: Callable[[], Cluster], name: str) -> RestPlan:
@@ -587,8 +601,7 @@ def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detache
             settings = replace(settings, max_slots=sum(slots))
     system: RaySystem = RaySystem(name, reserve=reserve)
     plan = HeadPlan(settings, report, observe, detached, examine_machine, end_elsewhere=end_host)
-    if settings.rest is not None:
-        plan = replace(plan, rest=_rest_plan(settings.rest, functools.partial(_client_on_ray, name), name))
+    plan = _with_clients(plan, functools.partial(_client_on_ray, name), name)
     if settings.high_availability is not None:
         start = functools.partial(system.start, detached=detached, spread=True)
         return start_heads(system, name, plan, is_owner=not detached, disconnect_ray=opened, start=start)

@@ -41,12 +41,14 @@ from .hosts.host import MachineFactory
 from .hosts.host_system import AskTimedOutError, HostGoneError
 
 if TYPE_CHECKING:
+    from .reporters.host import ReporterHost, ReporterPlan
     from .rest.host import RestHost, RestPlan
 
-__all__ = ["DISPATCHER_ACTOR", "REST_ACTOR", "HeadPlan", "LeaderSearch", "no_leader", "open_lease"]
+__all__ = ["DISPATCHER_ACTOR", "REPORTER_ACTOR", "REST_ACTOR", "HeadPlan", "LeaderSearch", "no_leader", "open_lease"]
 
 DISPATCHER_ACTOR = "dispatcher"
 REST_ACTOR = "rest"
+REPORTER_ACTOR = "reporter"
 RESOURCE_MANAGER_ACTOR = "resource_manager"
 
 LOOK_AGAIN_MS = 100
@@ -93,6 +95,7 @@ class HeadPlan:
         replaces_standbys: Whether the leader starts new standbys: only where they have no parent.
         end_elsewhere: Ends a head that was replaced and is on another machine; None leaves it there.
         rest: What they need to serve REST; None serves none.
+        reporters: What they need to report metrics and traces; None reports nothing.
     """
 
     settings: ClusterSettings
@@ -102,6 +105,7 @@ class HeadPlan:
     examine: Examine | None = None
     end_elsewhere: EndElsewhere | None = None
     rest: RestPlan | None = None
+    reporters: ReporterPlan | None = None
 
     def actors(self, host: str, born_after: int = 0) -> tuple[tuple[str, MachineFactory], ...]:
         """Return the machines of one head.
@@ -119,10 +123,13 @@ class HeadPlan:
             observe=self.observe,
             examine=self.examine,
         )
-        control = (DISPATCHER_ACTOR, dispatcher), (RESOURCE_MANAGER_ACTOR, manager)
-        if self.rest is None:
-            return control
-        return (*control, (REST_ACTOR, functools.partial(_rest_host, self.rest)))
+        actors: list[tuple[str, MachineFactory]] = [(DISPATCHER_ACTOR, dispatcher), (RESOURCE_MANAGER_ACTOR, manager)]
+        if self.rest is not None:
+            actors.append((REST_ACTOR, functools.partial(_rest_host, self.rest)))
+        if self.reporters is not None:
+            own = None if self.settings.high_availability is None else Address(host, DISPATCHER_ACTOR)
+            actors.append((REPORTER_ACTOR, functools.partial(_reporter_host, self.reporters, own)))
+        return tuple(actors)
 
 
 def _rest_host(plan: RestPlan, address: Address) -> RestHost:
@@ -130,6 +137,13 @@ def _rest_host(plan: RestPlan, address: Address) -> RestHost:
     from .rest.host import RestHost
 
     return RestHost(address, plan)
+
+
+def _reporter_host(plan: ReporterPlan, dispatcher: Address | None, address: Address) -> ReporterHost:
+    """Make the reporter's host, in its own process."""
+    from .reporters.host import ReporterHost
+
+    return ReporterHost(address, dispatcher, plan)
 
 
 def _dispatcher(plan: HeadPlan, resource_manager: Address, born_after: int, address: Address) -> Dispatcher:

@@ -156,6 +156,7 @@ if TYPE_CHECKING:
         RestartStrategy,
         RestoreMode,
     )
+    from headrace.engine.kernel.reporter_settings import ReporterSettings
     from headrace.engine.kernel.rest_settings import RestSettings
     from headrace.engine.operators.event_time import WatermarkGenerator, WatermarkStrategy
     from headrace.engine.partitions.context import DataSetRuntimeContext
@@ -272,6 +273,7 @@ _NAMES_BY_MODULE = {
     "headrace.engine.kernel.config": (
         "CheckpointingMode DamagedCheckpointPolicy HighAvailabilitySettings RestartStrategy RestoreMode"
     ),
+    "headrace.engine.kernel.reporter_settings": "ReporterSettings",
     "headrace.engine.kernel.rest_settings": "RestSettings",
     "headrace.engine.connectors.contract": (
         "CommitRetry Committer CommitterContext ProvingCommitter Sink SinkWriter Source SourceReader Split"
@@ -490,6 +492,7 @@ __all__ = [
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
+    "ReporterSettings",
     "RestSettings",
     "RestartStrategies",
     "RestartStrategy",

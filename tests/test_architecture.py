@@ -64,6 +64,7 @@ ROOMS = (
     "actors/ray",
     "actors/rest/resources",
     "actors/rest",
+    "actors/reporters",
     "actors/spark",
     "actors",
     "api/data",

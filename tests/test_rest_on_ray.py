@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from pathlib import Path
 
 import cloudpickle
@@ -10,7 +11,7 @@ import pytest
 import rest_kit
 from rest_kit import NUM_RECORDS, ask, build
 
-from headrace import HighAvailabilitySettings, RestSettings, StreamExecutionEnvironment
+from headrace import HighAvailabilitySettings, ReporterSettings, RestSettings, StreamExecutionEnvironment
 from headrace.engine.kernel.sampling_settings import SamplingSettings
 
 pytestmark = [pytest.mark.ray, pytest.mark.campaign]
@@ -75,3 +76,27 @@ def test_every_head_answers_for_a_running_job(ray_session, by_value, tmp_path):
         files = [Path(address.file) for address in addresses]
         assert all(file.exists() for file in files)
     assert not any(file.exists() for file in files)
+
+
+def test_rays_own_prometheus_endpoint_shows_the_job(ray_session, by_value, tmp_path):
+    """Its agent collects what the head sets; the numbers are those that the functions have counted."""
+    import ray
+
+    env = StreamExecutionEnvironment.get_execution_environment(
+        "ray", parallelism=2, reporters=ReporterSettings(ray_interval_ms=500), cpu_per_slot=0.0
+    )
+    with env:
+        build(env, tmp_path / "checkpoints")
+        env.execute_async("shown by Ray")
+        (port,) = {node["MetricsExportPort"] for node in ray.nodes() if node["Alive"]}
+        deadline, read = time.monotonic() + PATIENCE_S, 0.0
+        while read < NUM_RECORDS + 1:
+            assert time.monotonic() < deadline, read
+            time.sleep(0.5)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                lines = answer.read().decode().splitlines()
+            named = "ray_headrace_taskmanager_job_task_numRecordsIn{"
+            own = [line for line in lines if line.startswith(named) and 'task_id="note"' in line]
+            read = sum(float(line.rsplit(" ", 1)[1]) for line in own)
+        assert len(own) == 2
+        assert 'job_name="shown by Ray"' in own[0]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import ConfigurationError, HeadraceError
 from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings
+from headrace.engine.kernel.reporter_settings import ReporterSettings
 from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.protocol.states import JobStatus
 from headrace.state.keyed.managed_memory import bytes_text
@@ -108,19 +109,49 @@ def _add_start_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rest-certificate", metavar="FILE", help="of TLS, in PEM, on every head's machine")
     parser.add_argument("--rest-key", metavar="FILE", help="its private key")
+    parser.add_argument(
+        "-D",
+        action="append",
+        default=[],
+        dest="configuration",
+        metavar="KEY=VALUE",
+        help="an option of REST or of reporters by Flink's name, as metrics.reporter.otel.exporter.endpoint=URL",
+    )
     parser.add_argument("--no-rest", action="store_true", help="serve no REST")
     add_high_availability_options(parser)
+
+
+_KEYS_OF = ("rest.", "web.", "security.ssl.rest.", "metrics.reporter.", "traces.")
+"""Beginnings of keys that a cluster's own settings have."""
 
 
 def _rest_settings(options: argparse.Namespace) -> RestSettings | None:
     if options.no_rest:
         return None
-    return RestSettings(
-        bind_port=options.rest_port,
-        bind_address=options.rest_address,
-        certificate_file=options.rest_certificate and os.path.abspath(options.rest_certificate),
-        key_file=options.rest_key and os.path.abspath(options.rest_key),
-    )
+    named = {
+        "rest.bind-port": options.rest_port,
+        "rest.bind-address": options.rest_address,
+        "security.ssl.rest.certificate": options.rest_certificate and os.path.abspath(options.rest_certificate),
+        "security.ssl.rest.key": options.rest_key and os.path.abspath(options.rest_key),
+    }
+    given = {name: value for name, value in named.items() if value}
+    return RestSettings.from_configuration(given | _configuration(options))
+
+
+def _configuration(options: argparse.Namespace) -> dict[str, str]:
+    """What ``-D`` says.
+
+    Raises:
+        ConfigurationError: If something is no key with a value, or nobody knows the key.
+    """
+    found: dict[str, str] = {}
+    for text in options.configuration:
+        key, separator, value = text.partition("=")
+        if not separator or not key.startswith(_KEYS_OF):
+            message = f"-D takes KEY=VALUE with a key of {', '.join(f'{one}*' for one in _KEYS_OF)}; got {text!r}"
+            raise ConfigurationError(message)
+        found[key] = value
+    return found
 
 
 def _print_rest_addresses(cluster: Cluster) -> None:
@@ -141,6 +172,7 @@ def _settings(options: argparse.Namespace) -> ClusterSettings:
         "max_slots": options.max_slots,
         "managed_memory_bytes": options.managed_memory_mb << 20,
         "rest": _rest_settings(options),
+        "reporters": ReporterSettings.from_configuration(_configuration(options)),
     }
     if not options.ha_dir:
         return ClusterSettings(**sizes)

@@ -16,6 +16,7 @@ from headrace.state.files.filesystem import join_uri
 from headrace.state.values.durations import parse_duration_ms
 
 from ..errors import ConfigurationError
+from .reporter_settings import ReporterSettings
 from .rest_settings import RestSettings
 
 __all__ = [
@@ -500,6 +501,7 @@ class ClusterSettings:
             ``node_block_ms`` the node gets no new TaskManagers, as long as others have room; 0 for never.
         node_block_ms: How long that lasts.
         rest: How the cluster serves REST; None: not at all.
+        reporters: Where metrics and traces are sent; None: nowhere.
     """
 
     slots_per_task_manager: int = 0
@@ -511,6 +513,7 @@ class ClusterSettings:
     node_failures_until_blocked: int = 0
     node_block_ms: int = 600_000
     rest: RestSettings | None = None
+    reporters: ReporterSettings | None = None
 
     def __post_init__(self) -> None:
         _check_at_least(self, managed_memory_bytes=0, node_failures_until_blocked=0, node_block_ms=1)

@@ -20,6 +20,7 @@ __all__ = [
     "CheckpointView",
     "EdgeView",
     "Figures",
+    "InitializationView",
     "JobDetails",
     "RestoredCheckpoint",
     "SubtaskView",
@@ -233,6 +234,33 @@ class EdgeView:
     is_feedback: bool = False
 
 
+class InitializationView(NamedTuple):
+    """One start or restart of a job, from what led to it to the moment when all tasks run.
+
+    Attributes:
+        num_restarts: How often the job had been restarted by then; 0 for the first start.
+        deployment: Number of the attempts that were started for it.
+        ended_ms: When all tasks ran, epoch milliseconds.
+        phases: When each phase on the way began, by its name, in order.
+        num_tasks: How many tasks were started.
+        checkpoint_id: What they went on from; 0 for none.
+        reason: Why it was restarted; empty for the first start.
+    """
+
+    num_restarts: int
+    deployment: int
+    ended_ms: int
+    phases: dict[str, int]
+    num_tasks: int
+    checkpoint_id: int
+    reason: str
+
+    @property
+    def began_ms(self) -> int:
+        """When it began, epoch milliseconds."""
+        return min(self.phases.values())
+
+
 @dataclass(frozen=True, slots=True)
 class JobDetails:
     """A job down to its subtasks.
@@ -243,6 +271,7 @@ class JobDetails:
         vertices: In the order of the view's.
         edges: The exchanges.
         checkpoints: Its checkpoints.
+        initializations: Its newest starts and restarts under the present leader, oldest first.
     """
 
     view: JobView
@@ -250,3 +279,4 @@ class JobDetails:
     vertices: tuple[VertexDetails, ...] = ()
     edges: tuple[EdgeView, ...] = ()
     checkpoints: CheckpointStatisticsView = CheckpointStatisticsView()
+    initializations: tuple[InitializationView, ...] = ()

@@ -10,8 +10,8 @@ text format 0.0.4.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from headrace.engine.protocol.details import JobDetails
 from headrace.engine.protocol.states import JobStatus
@@ -19,16 +19,19 @@ from headrace.engine.protocol.views import JobView
 
 from .cluster import slots_of
 from .jobs import now_ms, vertex_pairs
+from .questions import ClusterQuestions
 from .routes import Answer, RestRequest
 from .tasks import metric_name, operator_names, skew_of, task_metrics
 from .vertices import find_subtask, find_vertex
 
 __all__ = [
     "AGGREGATIONS",
+    "Sample",
     "job_manager_metrics",
     "job_metrics",
     "jobs_metrics",
     "prometheus",
+    "samples",
     "subtask_metrics",
     "subtasks_metrics",
     "vertex_metrics",
@@ -150,12 +153,12 @@ def jobs_metrics(request: RestRequest) -> Any:
     return _aggregated(request, [metrics_of_job(details) for details in found])
 
 
-def metrics_of_cluster(request: RestRequest) -> dict[str, float]:
+def metrics_of_cluster(cluster: ClusterQuestions) -> dict[str, float]:
     """Return the metrics of the cluster as such."""
-    details = request.cluster.all_details()
-    total, available = slots_of(request.cluster.task_managers(), details)
+    details = cluster.all_details()
+    total, available = slots_of(cluster.task_managers(), details)
     return {
-        "numRegisteredTaskManagers": len(request.cluster.task_managers()),
+        "numRegisteredTaskManagers": len(cluster.task_managers()),
         "numRunningJobs": sum(not JobStatus(one.view.state).is_terminal for one in details),
         "taskSlotsTotal": total,
         "taskSlotsAvailable": available,
@@ -164,7 +167,7 @@ def metrics_of_cluster(request: RestRequest) -> dict[str, float]:
 
 def job_manager_metrics(request: RestRequest) -> Any:
     """Metrics of the cluster as such."""
-    return _shown(request, metrics_of_cluster(request))
+    return _shown(request, metrics_of_cluster(request.cluster))
 
 
 # ----------------------------------------------------------------------------------------------------------- Prometheus
@@ -174,10 +177,10 @@ class _Exposition:
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
 
-    def add(self, scope: str, metrics: Mapping[str, float], labels: Mapping[str, str]) -> None:
-        written = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-        for metric, value in metrics.items():
-            name = _ODD.sub("_", f"{PREFIX}_{scope}_{metric}")
+    def add(self, sample: Sample) -> None:
+        written = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
+        for metric, value in sample.metrics.items():
+            name = _ODD.sub("_", f"{PREFIX}_{sample.scope}_{metric}")
             number = "NaN" if value != value else f"{value:.17g}".replace("inf", "Inf")
             self._lines.setdefault(name, []).append(f"{name}{{{written}}} {number}")
 
@@ -190,20 +193,34 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def prometheus(request: RestRequest) -> Answer:
-    """Everything that is measured, for Prometheus to fetch."""
-    found = _Exposition()
-    cluster = {"cluster": request.cluster.cluster.name}
-    found.add("jobmanager", metrics_of_cluster(request), cluster)
-    for details in request.cluster.all_details():
-        labels = {**cluster, "job_id": str(details.view.job_id), "job_name": details.view.name}
-        found.add("jobmanager_job", metrics_of_job(details), labels)
+class Sample(NamedTuple):
+    """Metrics of one thing.
+
+    Attributes:
+        scope: What it is, as Flink names scopes: ``jobmanager``, ``taskmanager_job_task_operator`` ...
+        metrics: Its numbers by name.
+        labels: Which one it is.
+        since_ms: Since when its counters count, epoch milliseconds; 0 where that is not known.
+    """
+
+    scope: str
+    metrics: Mapping[str, float]
+    labels: Mapping[str, str]
+    since_ms: int = 0
+
+
+def samples(cluster: ClusterQuestions) -> Iterator[Sample]:
+    """Everything that is measured in a cluster."""
+    named = {"cluster": cluster.cluster.name}
+    yield Sample("jobmanager", metrics_of_cluster(cluster), named)
+    for details in cluster.all_details():
+        labels = {**named, "job_id": str(details.view.job_id), "job_name": details.view.name}
+        yield Sample("jobmanager_job", metrics_of_job(details), labels, details.view.started_ms)
         if not JobStatus(details.view.state).is_terminal:
-            _add_tasks(found, details, labels)
-    return Answer(found.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+            yield from _samples_of_tasks(details, labels)
 
 
-def _add_tasks(found: _Exposition, details: JobDetails, labels: Mapping[str, str]) -> None:
+def _samples_of_tasks(details: JobDetails, labels: Mapping[str, str]) -> Iterator[Sample]:
     for view, more in vertex_pairs(details):
         names = operator_names(view.operators)
         for subtask in () if more is None else more.subtasks:
@@ -215,15 +232,19 @@ def _add_tasks(found: _Exposition, details: JobDetails, labels: Mapping[str, str
                 "tm_id": subtask.task_manager,
                 "host": subtask.node,
             }
-            of_task = task_metrics(subtask, ())
-            found.add("taskmanager_job_task", of_task, own)
+            since_ms = subtask.entered_ms.get("DEPLOYING", 0)
+            yield Sample("taskmanager_job_task", task_metrics(subtask, ()), own, since_ms)
             for uid, metrics in subtask.operators.items():
-                named = _renamed(metrics.items())
-                found.add(
-                    "taskmanager_job_task_operator",
-                    named,
-                    {**own, "operator_id": str(uid), "operator_name": names.get(uid, str(uid))},
-                )
+                of_operator = {**own, "operator_id": str(uid), "operator_name": names.get(uid, str(uid))}
+                yield Sample("taskmanager_job_task_operator", _renamed(metrics.items()), of_operator, since_ms)
+
+
+def prometheus(request: RestRequest) -> Answer:
+    """Everything that is measured, for Prometheus to fetch."""
+    found = _Exposition()
+    for sample in samples(request.cluster):
+        found.add(sample)
+    return Answer(found.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _renamed(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:

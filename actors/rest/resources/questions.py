@@ -128,6 +128,11 @@ class ClusterQuestions:
                 for key in ("jobs", ("details", job_id), ("pending", job_id)):
                     self._answers.pop(key, None)
 
+    def forget(self) -> None:
+        """Have everything asked anew."""
+        with self._lock:
+            self._answers.clear()
+
     # ------------------------------------------------------------------------------------------------------ questions
     def _details_of(self, view: JobView) -> JobDetails:
         if not JobStatus(view.state).is_terminal:

@@ -126,6 +126,7 @@ class Job:
             self.state.phase = phase
             self.record.log.add(now_ms, "job", f"{before.value} -> {phase.value}")
             self.record.waiting = None
+        self.record.initializations.entered(phase, now_ms)
         return self._rules[phase].begin(self, now_ms)
 
     def advance(self, now_ms: int) -> list[Command]:
@@ -169,7 +170,9 @@ class Job:
     def details(self) -> JobDetails:
         """The job down to its subtasks."""
         view, checkpoints = self.view(), self.record.checkpoints.view()
+        starts = self.record.initializations.views()
         if self.execution is None:
-            return JobDetails(view, self.settings, checkpoints=checkpoints)
+            return JobDetails(view, self.settings, checkpoints=checkpoints, initializations=starts)
         graph = self.execution.graph
-        return JobDetails(view, self.settings, self.record.metrics.details(graph), edges_of(graph), checkpoints)
+        vertices = self.record.metrics.details(graph)
+        return JobDetails(view, self.settings, vertices, edges_of(graph), checkpoints, starts)

@@ -23,6 +23,7 @@ from ...protocol.messages import SubmitJob
 from ...protocol.states import JobStatus
 from ...protocol.views import FailureView, JobView, SlotInfo, StopMode, TaskManagerView
 from .clients import JobClients
+from .initializations import Initializations
 from .metrics import JobMetrics
 from .reports import ReportLog
 
@@ -55,6 +56,7 @@ class JobRecord:
         self.reports = ReportLog(epoch)
         self.metrics = JobMetrics()
         self.checkpoints = CheckpointStatistics()
+        self.initializations = Initializations()
         # The Dispatcher has not been told of the newest changes yet.
         self.has_news = True
         self._failure: str | None = None
@@ -109,6 +111,11 @@ class JobRecord:
     def last_checkpoint(self) -> int | None:
         """The newest complete checkpoint."""
         return self._last_checkpoint
+
+    @property
+    def history(self) -> tuple[tuple[int, str], ...]:
+        """Notable events, oldest first."""
+        return tuple(self._history)
 
     @property
     def failure(self) -> str | None:
@@ -190,7 +197,7 @@ class JobRecord:
             failure=self.failure,
             error=self.error,
             slots=tuple(slots),
-            history=tuple(self._history),
+            history=self.history,
             stopping=self.stopping,
             savepoint_path=self.savepoint_path,
             savepoint_request=self.savepoint_request,

@@ -22,6 +22,10 @@ __all__ = ["EXECUTING", "FINAL_CHECKPOINT", "FINISHING"]
 def begin(job: Job, now_ms: int) -> list[Command]:
     """Let checkpoints be taken, as all tasks run."""
     job.record.become(JobStatus.RUNNING, now_ms)
+    state, record = job.state, job.record
+    record.initializations.ended(
+        now_ms, record.num_restarts, state.deployment, len(state.scope), state.restored_id, record.history
+    )
     started = ExecutionStarted(job.state.epoch, job.state.deployment, job.state.restored_id)
     return [job.to_coordinator(started), *advance(job, now_ms)]
 
