@@ -19,7 +19,16 @@ from typing import Any, NamedTuple
 
 from ..errors import ProgramError, TypeMismatchError, raise_from_outside
 
-__all__ = ["Counter", "Distribution", "DistributionValue", "Meter", "MetricGroup", "MetricValue", "combined"]
+__all__ = [
+    "Counter",
+    "Distribution",
+    "DistributionValue",
+    "Meter",
+    "MetricGroup",
+    "MetricValue",
+    "as_numbers",
+    "combined",
+]
 
 SAMPLE_MS = 5_000
 """A meter notes its count this often, at most: Flink's ``View.UPDATE_INTERVAL_SECONDS``."""
@@ -262,8 +271,13 @@ def combined(reports: Iterable[dict[str, MetricValue]]) -> dict[str, float]:
                 totals[name] = known + value
             else:
                 totals[name] = value
+    return as_numbers(totals)
+
+
+def as_numbers(report: dict[str, MetricValue]) -> dict[str, float]:
+    """The same of one subtask."""
     numbers: dict[str, float] = {}
-    for name, value in totals.items():
+    for name, value in report.items():
         if isinstance(value, DistributionValue):
             numbers.update({f"{name}.count": value.num, f"{name}.sum": value.total})
             numbers.update({f"{name}.min": value.low, f"{name}.max": value.high})

@@ -8,16 +8,18 @@ Source: Flink's ``OpenTelemetryReporterOptions``, ``MetricOptions``, ``TraceOpti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import urlsplit
 
 from headrace.state.values.durations import parse_duration_ms
 
 from ..errors import ConfigurationError
 
 __all__ = ["ExporterSettings", "ReporterSettings", "SpanDetail"]
+
+_URL = re.compile(r"https?://[^/\s]+(/\S*)?")
 
 PROTOCOLS = ("HTTP", "gRPC")
 
@@ -52,8 +54,7 @@ class ExporterSettings:
     service_version: str = ""
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.endpoint)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if _URL.fullmatch(self.endpoint) is None:
             message = f"the endpoint of a collector must be a URL, as http://127.0.0.1:4318; got {self.endpoint!r}"
             raise ConfigurationError(message)
         if self.protocol not in PROTOCOLS:

@@ -15,7 +15,7 @@ from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, VertexView
 
 from .routes import RestError, RestRequest
-from .tasks import FLINK_STATES, io_metrics, skew_of, state_counts, state_of_all, times_of
+from .tasks import FLINK_STATES, io_metrics, skew_of, span_of, state_counts, state_of_all
 
 __all__ = [
     "accumulators",
@@ -118,11 +118,10 @@ def _vertex(vertex: VertexView, more: VertexDetails | None, now: int) -> dict[st
     }
     if more is None:
         return described
-    times = [times_of(subtask, now) for subtask in more.subtasks]
-    starts = [time["start-time"] for time in times if time["start-time"] >= 0]
-    has_ended = bool(times) and all(time["end-time"] >= 0 for time in times)
-    start_ms = min(starts, default=-1)
-    end_ms = max(time["end-time"] for time in times) if has_ended else -1
+    spans = [span_of(subtask) for subtask in more.subtasks]
+    has_ended = bool(spans) and all(end_ms >= 0 for _, end_ms in spans)
+    start_ms = min((start_ms for start_ms, _ in spans if start_ms >= 0), default=-1)
+    end_ms = max(end_ms for _, end_ms in spans) if has_ended else -1
     return {
         **described,
         "maxParallelism": more.max_parallelism,

@@ -23,6 +23,7 @@ __all__ = [
     "io_metrics",
     "level_of",
     "skew_of",
+    "span_of",
     "state_counts",
     "state_of_all",
     "task_metrics",
@@ -90,14 +91,19 @@ def state_of_all(states: Iterable[str]) -> str:
     return "CREATED"
 
 
+def span_of(subtask: SubtaskView) -> tuple[int, int]:
+    """Return when an attempt was deployed and when it ended, epoch milliseconds; -1 for what has not been."""
+    entered_ms = subtask.entered_ms
+    end_ms = max((entered_ms[state] for state in _TERMINAL if state in entered_ms), default=-1)
+    return entered_ms.get("DEPLOYING", -1), end_ms
+
+
 def times_of(subtask: SubtaskView, now_ms: int) -> dict[str, Any]:
     """Return when an attempt was deployed and when it ended, -1 for what has not been, and how long it has been there.
 
     ``status-duration`` says for how long it was in each state so far.
     """
-    start_ms = subtask.entered_ms.get("DEPLOYING", -1)
-    ends = [at_ms for state, at_ms in subtask.entered_ms.items() if state in _TERMINAL]
-    end_ms = max(ends, default=-1)
+    start_ms, end_ms = span_of(subtask)
     last_ms = now_ms if end_ms < 0 else end_ms
     until = [*list(subtask.entered_ms.values())[1:], last_ms]
     durations = dict.fromkeys(FLINK_STATES, -1)

@@ -16,7 +16,7 @@ from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from ...execution.graph import ExecutionGraph, ExecutionVertex
 from ...functions.accumulators import AccumulatorPart, merged_parts
 from ...functions.event_time_parts import OperatorEventTime
-from ...kernel.metrics import MetricValue, combined
+from ...kernel.metrics import MetricValue, as_numbers, combined
 from ...protocol.details import EdgeView, SubtaskView, VertexDetails
 from ...protocol.states import TaskState
 from ...protocol.task_messages import MetricsReported
@@ -35,19 +35,29 @@ class _TaskNumbers:
     operators: dict[OperatorId, dict[str, MetricValue]] = field(default_factory=dict)
     accumulators: dict[OperatorId, dict[str, AccumulatorPart]] = field(default_factory=dict)
     event_time: dict[OperatorId, OperatorEventTime] = field(default_factory=dict)
+    # What the last two reports come to: per second, and shares of time. Views are made more often than reports come.
+    records_in_per_s: float = 0.0
+    records_out_per_s: float = 0.0
+    busy: float = 0.0
+    backpressured: float = 0.0
 
     def total(self, name: str) -> float:
         return self.latest.get(name, 0)
 
-    def per_ms(self, name: str) -> float:
+    def take(self, message: MetricsReported) -> None:
+        """Go on to a newer report."""
+        self.previous, self.latest = self.latest, message.numbers
+        self.operators = message.operators
+        self.accumulators = message.accumulators
+        self.event_time = message.event_time
+        self.records_in_per_s = 1_000 * self._per_ms("records_in")
+        self.records_out_per_s = 1_000 * self._per_ms("records_out")
+        self.busy = min(self._per_ms("busy_ms"), 1.0)
+        self.backpressured = min(self._per_ms("backpressured_ms"), 1.0)
+
+    def _per_ms(self, name: str) -> float:
         elapsed = self.latest.get("elapsed_ms", 0) - self.previous.get("elapsed_ms", 0)
         return max(self.latest.get(name, 0) - self.previous.get(name, 0), 0) / elapsed if elapsed > 0 else 0.0
-
-    def rate(self, name: str) -> float:
-        return 1_000 * self.per_ms(name)
-
-    def share(self, name: str) -> float:
-        return min(self.per_ms(name), 1.0)
 
 
 class JobMetrics:
@@ -65,14 +75,12 @@ class JobMetrics:
         numbers = self._tasks.setdefault(message.attempt, _TaskNumbers())
         if message.numbers.get("elapsed_ms", 0) <= numbers.latest.get("elapsed_ms", -1):
             return  # doubled
-        numbers.previous, numbers.latest = numbers.latest, message.numbers
-        numbers.operators = message.operators
-        numbers.accumulators = message.accumulators
-        numbers.event_time = message.event_time
+        numbers.take(message)
 
     def accumulators(self) -> dict[str, tuple[AccumulatorPart, ...]]:
         """What the functions of all current tasks have accumulated, by name, in the order of subtasks."""
-        tasks = sorted(self._tasks.items(), key=lambda item: (item[0].vertex, item[0].subtask))
+        own = [item for item in self._tasks.items() if item[1].accumulators]
+        tasks = sorted(own, key=lambda item: (item[0].vertex, item[0].subtask))
         return merged_parts(parts for _, task in tasks for parts in task.accumulators.values())
 
     def view(self, graph: ExecutionGraph) -> tuple[VertexView, ...]:
@@ -116,11 +124,11 @@ class JobMetrics:
             node=place.info.node,
             entered_ms={state.value: at_ms for state, at_ms in execution.entered_ms.items()},
             numbers=dict(task.latest),
-            records_in_per_s=task.rate("records_in"),
-            records_out_per_s=task.rate("records_out"),
-            busy=task.share("busy_ms"),
-            backpressured=task.share("backpressured_ms"),
-            operators={uid: combined([numbers]) for uid, numbers in task.operators.items()},
+            records_in_per_s=task.records_in_per_s,
+            records_out_per_s=task.records_out_per_s,
+            busy=task.busy,
+            backpressured=task.backpressured,
+            operators={uid: as_numbers(numbers) for uid, numbers in task.operators.items()},
         )
 
 
@@ -134,8 +142,8 @@ def edges_of(graph: ExecutionGraph) -> tuple[EdgeView, ...]:
 
 def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _TaskNumbers]) -> VertexView:
     vertex, tasks = graph.job_graph.vertices[vertex_id], list(by_subtask.values())
-    busy = _mean([task.share("busy_ms") for task in tasks])
-    backpressured = _mean([task.share("backpressured_ms") for task in tasks])
+    busy = _mean([task.busy for task in tasks])
+    backpressured = _mean([task.backpressured for task in tasks])
     watermarks = [task.latest["watermark_ms"] for task in tasks if "watermark_ms" in task.latest]
     reports = [(uid, _summable(numbers)) for task in tasks for uid, numbers in task.operators.items()]
     return VertexView(
@@ -145,8 +153,8 @@ def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _
         states=graph.state_counts(vertex_id),
         records_in=int(sum(task.total("records_in") for task in tasks)),
         records_out=int(sum(task.total("records_out") for task in tasks)),
-        records_in_per_s=sum(task.rate("records_in") for task in tasks),
-        records_out_per_s=sum(task.rate("records_out") for task in tasks),
+        records_in_per_s=sum(task.records_in_per_s for task in tasks),
+        records_out_per_s=sum(task.records_out_per_s for task in tasks),
         busy=busy,
         idle=max(1.0 - busy - backpressured, 0.0) if tasks else 0.0,
         backpressured=backpressured,
