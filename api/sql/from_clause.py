@@ -26,16 +26,14 @@ from .expressions import conjuncts
 from .functions import operators as sql
 from .functions.coercion import cast_to, together
 from .functions.contract import Typed, literal_of
-from .hints import StateTtls, multi_joined
-from .lookup_hints import LookupHints
-from .lookups import goes_by_clock, lookup_join
+from .hints import LookupHints, StateTtls, multi_joined
 from .parsing.errors import SqlError
 from .parsing.names import path_of
 from .relations import Builder, Relation, unique_names
 from .scope import Scope, ScopeColumn
 from .subqueries import Subqueries, own_subqueries, subquery_test
 from .table_functions import is_lateral, with_rows
-from .temporal import temporal_join
+from .temporal import goes_by_clock, lookup_join, temporal_join
 from .windows import is_window_function, window_arguments, window_of, windowed
 
 __all__ = ["FromClause"]

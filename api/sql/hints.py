@@ -1,31 +1,35 @@
 """Hints of a SELECT, ``/*+ BROADCAST(r) */``: which there are, what they are about, and what they change.
 
-A hint says how a join is to be made, not what it gives. Joins of two inputs are made in one way here, so one about
-them is noted in the plan, and one that is not known is a mistake. MULTI_JOIN makes one join of several; those of lookup
-joins say how a table is asked: `headrace.sql.lookup_hints`. ``STATE_TTL('r' = '1 d')`` says how long what is kept of a
-table lives that is not written: on either side of a join, or in groups of one table's rows.
+A hint says how a join is to be made, not what it gives. Joins of two inputs are made in one way here, so one about them
+is noted in the plan, and one that is not known is a mistake. MULTI_JOIN makes one join of several.
+``STATE_TTL('r' = '1 d')`` says how long what is kept of a table lives that is not written: on either side of a join, or
+in groups of one table's rows. ``LOOKUP('table' = 'rooms', 'async' = 'true', 'capacity' = '20')`` says how the table of
+a lookup join is asked; its options are texts under Flink's names.
 
-Source: Flink's documentation ("Hints"), ``JoinStrategy``, ``StateTtlHint``, ``FlinkHints``.
+Source: Flink's documentation ("Hints"), ``JoinStrategy``, ``StateTtlHint``, ``LookupJoinHintOptions``,
+``FlinkHintStrategies``; FLIP-234.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlglot import exp
 
 from headrace.engine.errors import ConfigurationError, nearest
+from headrace.engine.plan.table_nodes import LookupWay
 from headrace.state.values.durations import parse_duration_ms
 
-from .lookup_hints import is_lookup_hint
 from .parsing.errors import SqlError, SqlText
 from .scope import Scope
 
-__all__ = ["StateTtls", "hint_notes", "multi_joined"]
+__all__ = ["LookupHints", "StateTtls", "hint_notes", "multi_joined"]
 
 _MULTI = "MULTI_JOIN"
 _JOINS = ("BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE", "NEST_LOOP", _MULTI)
 _STATE_TTL = "STATE_TTL"
+_LOOKUP = "LOOKUP"
 _REFUSED = {
     "OPTIONS": ("the options of a table are those of its CREATE TABLE", "CREATE TABLE ... LIKE with other options"),
 }
@@ -105,7 +109,7 @@ def hint_notes(tree: exp.Select, scope: Scope, text: SqlText) -> tuple[str, ...]
     """
     hint = tree.args.get("hint")
     found = () if hint is None else hint.expressions
-    others = [one for one in found if not is_lookup_hint(one) and str(one.name).upper() != _STATE_TTL]
+    others = [one for one in found if not _is_of_lookups(one) and str(one.name).upper() != _STATE_TTL]
     return tuple(_note(one, scope, text) for one in others)
 
 
@@ -117,7 +121,7 @@ def _note(hint: Any, scope: Scope, text: SqlText) -> str:
             message = f"hint {name} is not supported: {why}"
             raise SqlError(message, hint=instead)
         if name not in _JOINS:
-            known = (*_JOINS, _STATE_TTL, "LOOKUP")
+            known = (*_JOINS, _STATE_TTL, _LOOKUP)
             message = f"there is no hint {name}"
             raise SqlError(message, hint=nearest(name, known) or f"there are {', '.join(known)}")
         named = [one.name for one in hint.expressions]
@@ -149,3 +153,148 @@ def multi_joined(tree: exp.Select) -> frozenset[str]:
     hint = tree.args.get("hint")
     found = () if hint is None else (one for one in hint.expressions if str(one.name).upper() == _MULTI)
     return frozenset(table.name for one in found for table in one.expressions)
+
+
+# -- LOOKUP ------------------------------------------------------------------------------------------------------------
+
+
+def _is_of_lookups(hint: Any) -> bool:
+    return str(hint.name).upper() == _LOOKUP
+
+
+def _word(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            message = f"it is {' or '.join(map(repr, words))}"
+            raise ValueError(message)
+        return text.lower()
+
+    return parse
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        message = "it is a whole number, 1 or more"
+        raise ValueError(message)
+    return int(text)
+
+
+def _duration(text: str) -> int:
+    found = parse_duration_ms(text)
+    if found < 1:
+        message = "it is at least 1 ms"
+        raise ValueError(message)
+    return found
+
+
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "table": str,
+    "async": lambda text: _word("true", "false")(text) == "true",
+    "output-mode": _word("ordered", "allow_unordered"),
+    "capacity": _number,
+    "timeout": _duration,
+    "retry-predicate": _word("lookup_miss"),
+    "retry-strategy": _word("fixed_delay"),
+    "fixed-delay": _duration,
+    "max-attempts": _number,
+}
+
+
+_OF_ASYNC = ("output-mode", "capacity", "timeout")
+
+
+_OF_RETRY = ("retry-predicate", "retry-strategy", "fixed-delay", "max-attempts")
+
+
+class LookupHints:
+    """The LOOKUP hints of one SELECT.
+
+    Args:
+        tree: The SELECT.
+        text: Of the statement, for errors.
+
+    Raises:
+        SqlError: If one has an option that there is not, or lacks some.
+    """
+
+    def __init__(self, tree: exp.Select, text: SqlText) -> None:
+        self._text = text
+        # By table: the hint, and what it says.
+        self._ways: dict[str, tuple[Any, LookupWay]] = {}
+        self._used: set[str] = set()
+        hint = tree.args.get("hint")
+        for one in () if hint is None else filter(_is_of_lookups, hint.expressions):
+            with text.at(one):
+                table, way = _said(one)
+                if table in self._ways:
+                    message = f"there are two hints {_LOOKUP} for table {table!r}"
+                    raise SqlError(message)
+                self._ways[table] = (one, way)
+
+    def of(self, *names: str) -> LookupWay | None:
+        """Return how a table is asked that goes by its alias, or by its name; None if nothing was said."""
+        found = next((name for name in names if name in self._ways), None)
+        if found is None:
+            return None
+        self._used.add(found)
+        return self._ways[found][1]
+
+    def require_used(self) -> None:
+        """See that each hint is about a table that is looked up.
+
+        Raises:
+            SqlError: If one is not.
+        """
+        for table, (one, _) in self._ways.items():
+            if table not in self._used:
+                message = f"hint {_LOOKUP} names {table!r}, which is no table that is looked up here"
+                hint = "it is the alias of a table with FOR SYSTEM_TIME AS OF the processing time, in the same SELECT"
+                raise self._text.error(message, one, hint=hint)
+
+
+def _said(hint: Any) -> tuple[str, LookupWay]:
+    given: dict[str, Any] = {}
+    for one in hint.expressions:
+        if not isinstance(one, exp.EQ) or not all(_is_text(side) for side in (one.this, one.expression)):
+            message = f"hint {_LOOKUP} takes options: 'table' = 'r', 'async' = 'true'"
+            raise SqlError(message)
+        key, value = one.this.this, one.expression.this
+        if key not in _OPTIONS:
+            message = f"hint {_LOOKUP} has no option {key!r}"
+            raise SqlError(message, hint=nearest(key, list(_OPTIONS)) or f"its options are {', '.join(_OPTIONS)}")
+        try:
+            given[key] = _OPTIONS[key](value)
+        except (ValueError, ConfigurationError) as error:
+            message = f"option {key!r} of hint {_LOOKUP} cannot be {value!r}: {error}"
+            raise SqlError(message) from error
+    if "table" not in given:
+        message = f"hint {_LOOKUP} needs the option 'table'"
+        raise SqlError(message)
+    _require_whole(given)
+    retry = (given["max-attempts"], given["fixed-delay"]) if _OF_RETRY[0] in given else None
+    mode = given.get("output-mode")
+    way = LookupWay(
+        is_async=given.get("async", False), is_ordered=None if mode is None else mode == "ordered",
+        capacity=given.get("capacity"), timeout_ms=given.get("timeout"), retry=retry,
+    )  # fmt: skip
+    return given["table"], way
+
+
+def _require_whole(given: dict[str, Any]) -> None:
+    """See that options mean something together.
+
+    Raises:
+        SqlError: If not.
+    """
+    needless = [key for key in _OF_ASYNC if key in given]
+    if needless and not given.get("async"):
+        message = f"option {needless[0]!r} of hint {_LOOKUP} is one of asynchronous lookups"
+        raise SqlError(message, hint="'async' = 'true'")
+    missing = [key for key in _OF_RETRY if key not in given]
+    if missing and len(missing) < len(_OF_RETRY):
+        message = f"hint {_LOOKUP} needs the option {missing[0]!r}, too"
+        raise SqlError(message, hint=f"a retry is said by {', '.join(_OF_RETRY)}")
+
+
+def _is_text(tree: Any) -> bool:
+    return isinstance(tree, exp.Literal) and tree.is_string

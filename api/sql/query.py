@@ -8,11 +8,10 @@ Source: SQL:2016; Flink's documentation ("Queries"); Calcite's ``SqlToRelConvert
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
@@ -29,12 +28,12 @@ from .expressions import STANDS_FOR, ExpressionBinder, whole_number
 from .from_clause import FromClause
 from .functions.coercion import cast_to, common_type
 from .functions.contract import Typed
-from .functions.operators import is_null
 from .functions.registry import FunctionRegistry
 from .grouping import GroupedBinder, has_aggregates, window_call
 from .grouping_sets import expanded_keys, key_sets
 from .hints import StateTtls, hint_notes
-from .over import OverBinder, over_calls, unusual_nulls, with_named_windows
+from .ordering import OrderBy, orders_of_result
+from .over import OverBinder, over_calls, with_named_windows
 from .parsing.errors import SqlError, SqlText
 from .parsing.understood import require_understood
 from .relations import Builder, Relation, plain, unique_names
@@ -169,13 +168,8 @@ class QueryBinder:
 
     def _ordered(self, relation: Relation, tree: Any) -> Relation:
         """The rows by ORDER BY, LIMIT and OFFSET of a query whose columns are all there."""
-        scope, clause = relation.scope, tree.args.get("order")
-        orders: list[Order] = []
-        helpers: dict[str, Typed] = {}
-        for one in [] if clause is None else clause.expressions:
-            with self.text.at(one):
-                value = order_value(one, scope, self.binder(scope))
-                orders += _by(one, value, lambda made: helper_of(made, plain(scope.columns), helpers))
+        scope = relation.scope
+        orders, helpers = orders_of_result(self, tree, scope)
         cut = self.cut(Relation(self.builder.extended(relation.node, helpers), scope), orders, tree)
         return Relation(self.builder.selected(cut.node, plain(scope.columns)), scope) if helpers else cut
 
@@ -205,53 +199,6 @@ class QueryBinder:
             message = f"{word} takes a whole number"
             raise self.text.error(message, clause)
         return count
-
-
-def order_value(tree: Any, scope: Scope, binder: ExpressionBinder) -> Typed:
-    """What an expression of ORDER BY is; a number counts the columns of the result."""
-    value = tree.this
-    if not isinstance(value, exp.Literal) or value.is_string:
-        return binder.bind(value)
-    place = whole_number(value) or 0
-    if not 1 <= place <= len(scope.columns):
-        message = f"ORDER BY {value.name}: there are {len(scope.columns)} columns"
-        raise SqlError(message)
-    return Typed(col(scope.columns[place - 1].column), scope.columns[place - 1].kind)
-
-
-def helper_of(value: Typed, known: dict[str, Typed], helpers: dict[str, Typed], taken: Iterable[str] = ()) -> str:
-    """The column that a value is, or the helper that it becomes."""
-    structure = value.expression.structure
-    for name, one in (*known.items(), *helpers.items()):
-        if one.expression.structure == structure:
-            return name
-    name = unique_names([f"$order{len(helpers)}"], [*taken, *known, *helpers])[0]
-    helpers[name] = value
-    return name
-
-
-def _by(tree: Any, value: Typed, column_of: Callable[[Typed], str]) -> list[Order]:
-    """The order by a value; nulls that are wanted at its other end are there by whether it is NULL."""
-    first = unusual_nulls(tree)
-    nulls = [] if first is None else [Order(column_of(is_null(value)), not first)]
-    return [*nulls, Order(column_of(value), not tree.args.get("desc"))]
-
-
-def _is_bound(tree: Any, binder: ExpressionBinder) -> bool:
-    if isinstance(tree, exp.Literal) and not tree.is_string:
-        return True
-    try:
-        binder.bind(tree)
-    except SqlError:
-        return False
-    return True
-
-
-class _Helpers(NamedTuple):
-    """Columns that only ORDER BY reads: computed of the rows beside the result, or of the result."""
-
-    beside: dict[str, Typed]
-    behind: dict[str, Typed]
 
 
 class _Select:
@@ -417,55 +364,19 @@ class _Select:
             _of_result(name, column, value, sources) for name, column, value in zip(names, columns, values, strict=True)
         )
         chosen = {column: cast_null(value) for column, value in zip(columns, values, strict=True)}
-        helpers = _Helpers({}, {})
-        orders = self._orders(binder, scope, chosen, helpers)
+        by = OrderBy(self._queries, self._tree, binder, scope, chosen)
+        orders = by.bound()
         carried = {name: Typed(col(name), one.kind) for name, one in self._carried.items()}
-        node = self._builder.selected(relation.node, {**chosen, **helpers.beside, **carried})
+        node = self._builder.selected(relation.node, {**chosen, **by.beside, **carried})
         if self._tree.args.get("distinct") is not None:
             node = self._with_ttl(self._builder.distinct(node))
-        node = self._builder.extended(node, helpers.behind)
+        node = self._builder.extended(node, by.behind)
         if self._outer is not None and self._tree.args.get("limit") is None:
             orders = []  # nobody sees it
         cut = self._queries.cut(Relation(node, scope), orders, self._tree, list(carried))
-        if not helpers.beside and not helpers.behind:
+        if not by.beside and not by.behind:
             return cut
         return Relation(self._builder.selected(cut.node, {**plain(scope.columns), **carried}), scope)
-
-    def _orders(self, binder: ExpressionBinder, scope: Scope, chosen: dict[str, Typed], helpers: _Helpers
-                ) -> list[Order]:  # fmt: skip
-        """The columns of ORDER BY: of the result, or helpers that are computed beside it or of it."""
-        orders = []
-        clause = self._tree.args.get("order")
-        result = self._queries.binder(scope)
-        is_distinct = self._tree.args.get("distinct") is not None
-        for one in [] if clause is None else clause.expressions:
-            with self._text.at(one):
-                is_short = isinstance(one.this, exp.Literal) or (
-                    isinstance(one.this, exp.Column) and not one.this.table
-                )
-                if (is_short or is_distinct) and _is_bound(one.this, result):
-                    value, is_of_result = order_value(one, scope, result), True
-                elif _is_bound(one.this, binder) or not _is_bound(one.this, result):
-                    value, is_of_result = binder.bind(one.this), False
-                else:
-                    value, is_of_result = result.bind(one.this), True
-                column_of = functools.partial(self._order_column, is_of_result, scope, chosen, helpers)
-                orders += _by(one, value, column_of)
-        return orders
-
-    def _order_column(
-        self, is_of_result: bool, scope: Scope, chosen: dict[str, Typed], helpers: _Helpers, value: Typed
-    ) -> str:
-        """The column of the result that a value is, or the helper that it becomes: of the result, or beside it."""
-        if is_of_result:
-            return helper_of(value, plain(scope.columns), helpers.behind, helpers.beside)
-        beside: dict[str, Typed] = {}
-        column = helper_of(value, {**chosen, **helpers.beside}, beside, helpers.behind)
-        if beside and self._tree.args.get("distinct") is not None:
-            message = "ORDER BY of SELECT DISTINCT goes by what is selected"
-            raise SqlError(message, hint="select what it goes by, too")
-        helpers.beside.update(beside)
-        return column
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
