@@ -38,6 +38,9 @@ MEMORY = Path("/dev/shm")
 ENOUGH_BYTES = 1 << 30
 """How much room it must have: a run has some 100 MB at a time, but containers may give it 64 MB in all."""
 
+SERVERS = {"kafka_server", "postgresql", "zookeeper"}
+"""Fixtures that start a server, which takes seconds of a core: only one process of a run does."""
+
 _rays_of_this_process: list[Path] = []
 """The folder in which Rays of this process, and of programs that it starts, find each other; it alone uses it."""
 
@@ -79,8 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs Ray runs in one process, one after another, and what needs Spark in another one.
 
     They come first, as the largest groups, and mostly wait: beside them a third process computes, and in the end all
-    three do. Those that share the server of databases, or the syntax trees of all source files, stay together. What
-    needs this process to have no Ray comes behind the rest, which share one.
+    three do. Those that share a server, or the syntax trees of all source files, stay together. What needs this process
+    to have no Ray comes behind the rest, which share one.
     """
     leave_most(items)
     items.sort(key=lambda item: "no_ray" in getattr(item, "fixturenames", ()))
@@ -89,8 +92,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
-        elif "postgresql" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("postgresql"))
+        else:
+            for server in servers_of(item):
+                item.add_marker(pytest.mark.xdist_group(server))
+
+
+def servers_of(item: pytest.Item) -> set[str]:
+    """The servers that a test asks for, as a fixture or by a parameter of one."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    named = {parameter for parameter in parameters if isinstance(parameter, str)}
+    return SERVERS & named.union(getattr(item, "fixturenames", ()))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
