@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES, leave_most
 from hypothesis import HealthCheck, settings
+from shared_rewriting import rewrite_own_part
 
 for profile, times in TIMES_THE_EXAMPLES.items():
     # Machines that run tests are too uneven for deadlines per example; properties reset their `BackendKit` themselves.
@@ -68,10 +69,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, Any, Any]:
+def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     """Nothing that modules make while they are imported is garbage: a search for it takes as long as all the rest."""
     gc.disable()
     try:
+        rewrite_own_part(session.config)
         return (yield)
     finally:
         gc.enable()
