@@ -32,6 +32,9 @@ STATEMENTS = (
     "CREATE VIEW v (x, y) AS SELECT a, b FROM l WHERE EXISTS (SELECT 1 FROM r WHERE r.a = l.a)",
     "INSERT INTO sink SELECT a, MAX(b) FROM l GROUP BY a ON CONFLICT DO NOTHING",
     "EXPLAIN SELECT DISTINCT a FROM l EXCEPT SELECT a FROM r",
+    "SELECT * FROM bid MATCH_RECOGNIZE (PARTITION BY channel ORDER BY dateTime, price MEASURES LAST(B.price) - "
+    "FIRST(A.price, 1) AS d, COUNT(B.*) AS n AFTER MATCH SKIP TO LAST B PATTERN (A B{2,3}? (C | D)+) WITHIN "
+    "INTERVAL '1' HOUR DEFINE B AS B.price < PREV(B.price), C AS SUM(C.price) > A.price) AS m (k, x, y)",
     "VALUES (1, 'x'), (2, NULL)",
     "SET 'parallelism.default' = '2'",
     "SELECT TIMESTAMP '2020-01-01 00:00:00' + INTERVAL '1-2' YEAR TO MONTH, DATE '2020-02-30', X'41', 1e400, .5",

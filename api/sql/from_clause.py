@@ -27,6 +27,7 @@ from .functions import operators as sql
 from .functions.coercion import cast_to, together
 from .functions.contract import Typed, literal_of
 from .hints import LookupHints, StateTtls, multi_joined
+from .match import matched
 from .parsing.errors import SqlError
 from .parsing.names import path_of
 from .relations import Builder, Relation, unique_names
@@ -85,6 +86,8 @@ class FromClause:
         else:
             relation = self.table(clause.this)
             joins = [*(clause.this.args.get("joins") or ()), *(tree.args.get("joins") or ())]
+            if tree.args.get("match") is not None:
+                relation = self._matched(relation, tree.args["match"], joins)
             self._require_one_meaning(joins)
             for i, join in enumerate(joins):
                 # A join behind that gives rows of its right table alone: WHERE drops them, a condition below does not.
@@ -96,6 +99,12 @@ class FromClause:
             if one not in pool:
                 self._queries.binder(relation.scope).condition(one)  # A name of one table may be one of a later, too.
         return self._filtered(relation, pool)
+
+    def _matched(self, relation: Relation, clause: Any, joins: list[Any]) -> Relation:
+        if joins:
+            message = "MATCH_RECOGNIZE is of one table"
+            raise self._text.error(message, clause, hint="join in a view, or in WITH, before it or behind it")
+        return matched(self._queries, relation, clause)
 
     def _one_row(self) -> Relation:
         return Relation(self._builder.constant(pa.table({"$one": pa.array([True])})), Scope(()))

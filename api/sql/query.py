@@ -45,7 +45,6 @@ from .windows import legacy_window, windowed
 __all__ = ["QueryBinder"]
 
 _REFUSED = {
-    "match": "MATCH_RECOGNIZE",
     "qualify": "QUALIFY",
     "connect": "CONNECT BY",
     "laterals": "LATERAL",
@@ -346,6 +345,9 @@ class _Select:
         for one in self._tree.expressions:
             with self._text.at(one):
                 stars = _columns_of_star(one, scope)
+                if stars is not None and not stars:
+                    message = "* stands for the columns of FROM, and there are none"
+                    raise SqlError(message)
             if stars is not None:
                 found += [(_column_tree(column), column.name) for column in stars]
                 continue

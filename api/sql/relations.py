@@ -19,6 +19,7 @@ from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.operators.arrival import PROCESSING_TIME
 from headrace.engine.operators.expanding import Expansion
+from headrace.engine.plan.match_nodes import MatchRecognize
 from headrace.engine.plan.plan import (
     FORWARD,
     GATHER,
@@ -279,6 +280,12 @@ class Builder:
         ship = Ship(ShipKind.RANGE, orders=tuple(orders))
         title = f"order by {', '.join(map(repr, orders))}"
         return self._node(Sort, title, (node,), node.schema, ships=(ship,), orders=_ordered(node.schema, orders))
+
+    def matched(self, node: Node, keys: Sequence[str], schema: pa.Schema, *, name: str, **parts: Any) -> Node:
+        """Return a row for each match of a pattern in the rows of a key."""
+        assert node.schema is not None
+        key = _keyed(node.schema, keys)
+        return self._node(MatchRecognize, name, (node,), schema, ships=(_ship(key),), key=key, **parts)
 
     def united(self, nodes: Sequence[Node]) -> Node:
         """Return the rows of all; their schemas are equal."""

@@ -28,6 +28,7 @@ from headrace.engine.optimizer.upgrades.stored_plan import StoredPlan
 from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan
 from headrace.engine.optimizer.upsert_keys import upsert_keys
 from headrace.engine.partitions.wire import ordered
+from headrace.engine.plan.match_nodes import MatchRecognize
 from headrace.engine.plan.plan import Node, Order, Select, Sort, walk
 from headrace.engine.plan.table_nodes import Scan, TopN
 
@@ -131,6 +132,14 @@ class Execution:
         Raises:
             ProgramError: If the mode cannot run one of them.
         """
+        made = self._rewritten(roots)
+        for node in walk(*made):
+            if isinstance(node, MatchRecognize):
+                raise node.refused
+        return made
+
+    def _rewritten(self, roots: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Plans as they are shown, also where nothing can run them yet."""
         shares = self.settings.value("table.optimizer.reuse-sub-plan-enabled", default=True)
         if self.mode == "streaming":
             multi_joins = self.settings.value("table.optimizer.multi-join.enabled", default=False)
@@ -151,7 +160,7 @@ class Execution:
 
     def explained(self, roots: tuple[Node, ...]) -> str:
         """Return plans, as they are written and as they are run, for people."""
-        optimized = self.optimized(roots)
+        optimized = self._rewritten(roots)
         is_stream = self.mode == "streaming"
         plan = explain_tree(optimized, _changes_of if is_stream else None)
         title = "== Plan of streams ==" if is_stream else "== Plan of data sets =="

@@ -20,6 +20,7 @@ from enum import IntEnum
 from headrace.state.errors import ProgramError
 
 from ..frames.calls import Neighbour
+from ..plan.match_nodes import MatchRecognize
 from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort, TableSource, Union, walk
 from ..plan.table_nodes import (
     EventTime,
@@ -154,6 +155,8 @@ def _state_of(node: Node) -> State | None:
         return State(node, _unless_bounded(node, Growth.PER_TIME), f"aggregates for each {each}window until it ends")
     if isinstance(node, OverGroups):
         return _of_over(node)
+    if isinstance(node, MatchRecognize):
+        return _of_match(node)
     if isinstance(node, Sort):
         return State(node, _unless_bounded(node, Growth.PER_TIME), _WAITING) if is_temporal_sort(node) else None
     if isinstance(node, LookupJoin):
@@ -195,6 +198,14 @@ def _of_temporal_join(node: TemporalJoin) -> State:
         what = f"{what}; {_list(passing)} goes with time, and its values never end"
         return State(node, Growth.UNBOUNDED, what, "join by keys that do not go with time")
     return State(node, _unless_bounded(node, Growth.PER_KEY if _size(versions) else Growth.PER_TIME), what)
+
+
+def _of_match(node: MatchRecognize) -> State:
+    keys = _keys_of(node)
+    what = f"{_WAITING}, and the rows of matches under way{f' for each {_list(keys)}' if keys else ''}"
+    if node.within_ms is None and _size(node.inputs[0]) is Growth.UNBOUNDED:
+        return State(node, Growth.UNBOUNDED, what, "PATTERN (...) WITHIN INTERVAL ..., after which a match is given up")
+    return State(node, _unless_bounded(node, Growth.PER_TIME), what)
 
 
 def _of_over(node: OverGroups) -> State:

@@ -9,6 +9,7 @@ from ..columns.expressions import Expression
 from ..errors import ProgramError
 from ..frames.calls import Frame, Neighbour
 from ..functions.aggregates.contract import Aggregate
+from ..plan.match_nodes import MatchRecognize
 from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort, TableSource, Union
 from ..plan.table_nodes import (
     EventTime,
@@ -43,7 +44,7 @@ __all__ = [
 
 _PASSED_ON = (FilterColumns, Expand, LocalAggregation, Union, Sort, OverGroups)
 _ONLY_ADDS = (
-    *_PASSED_ON, Distinct, EventTime, IntervalJoin, ProcessingTime, Select, TableSource, TemporalJoin,
+    *_PASSED_ON, Distinct, EventTime, IntervalJoin, MatchRecognize, ProcessingTime, Select, TableSource, TemporalJoin,
     WindowAggregation, WindowRows,
 )  # fmt: skip
 """What takes rows back only where rows are taken back below it."""
@@ -146,7 +147,7 @@ def has_event_time(node: Node) -> bool:
         return node.sets_time or has_event_time(node.inputs[0])
     if isinstance(node, (TemporalJoin, LookupJoin)):
         return has_event_time(node.inputs[0])
-    if isinstance(node, IntervalJoin):
+    if isinstance(node, (IntervalJoin, MatchRecognize)):
         return bool(event_times(node))
     return isinstance(node, (Select, *_PASSED_ON)) and all(map(has_event_time, node.inputs))
 
@@ -168,6 +169,9 @@ def event_times(node: Node) -> frozenset[str]:
         below = event_times(node.inputs[0])
         below = below if isinstance(node, LookupJoin) else below & {node.times[0]}
         return frozenset(name for side, column, name in node.projection if side == 0 and column in below)
+    if isinstance(node, MatchRecognize):
+        times = {("col", name) for name, look in node.looks.items() if look.how == "rowtime"}
+        return frozenset(name for name, value in node.measures.items() if value.structure in times)
     if isinstance(node, OverGroups) and not is_timed(node):
         return frozenset()
     if isinstance(node, _PASSED_ON):

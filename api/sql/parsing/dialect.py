@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 from sqlglot import TokenType, exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect, NormalizationStrategy
 
+from .match_clause import parse_match
+
 __all__ = ["JSON_CALLS", "WINDOW_FUNCTIONS", "Flink"]
 
 WINDOW_FUNCTIONS = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
@@ -51,6 +53,7 @@ class Flink(Dialect):
         KEYWORDS: ClassVar = {
             **{word: kind for word, kind in tokens.Tokenizer.KEYWORDS.items() if word not in ("DIV", "SESSION")},
             "BYTES": TokenType.VARBINARY,
+            "MATCH_RECOGNIZE": TokenType.MATCH_RECOGNIZE,
             "ROW": TokenType.STRUCT,
             "STRING": TokenType.TEXT,
             "TIMESTAMP_LTZ": TokenType.TIMESTAMPLTZ,
@@ -75,6 +78,9 @@ class Flink(Dialect):
                 # Whether a value may be missing is not part of a type here.
                 self._match_pair(TokenType.NOT, TokenType.NULL) or self._match(TokenType.NULL)
             return found
+
+        def _parse_match_recognize(self) -> exp.MatchRecognize | None:
+            return parse_match(self)
 
         def parse_window_function(self, name: str) -> exp.Expression:
             """The arguments of TUMBLE and its like: of a table, or, as it was written once, of a time."""

@@ -162,7 +162,6 @@ def _chunks(tokens: list[Token]) -> Iterator[list[Token]]:
 def _parsed(tokens: list[Token], source: SqlText) -> Statement:
     parser = _StatementParser(dialect=Flink)
     parser.begin(tokens, source)
-    parser.refuse_words()
     parser.refuse_depth()
     statement = parser.parse_statement()
     parser.require_end()
@@ -181,12 +180,6 @@ class _StatementParser(Flink.Parser):
         self._tokens_size = len(tokens)
         self._index = -1
         self._advance()
-
-    def refuse_words(self) -> None:
-        """Refuse what would else be taken for a name."""
-        for token in self._tokens:
-            if token.text.upper() == "MATCH_RECOGNIZE" and token.token_type is not TokenType.IDENTIFIER:
-                self._fail("MATCH_RECOGNIZE is not supported", token)
 
     def refuse_depth(self) -> None:
         """Refuse what would be read for hours: each word that may be a type and be called is read both ways."""
