@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ __all__ = [
     "JsonMessages",
     "MessageFormat",
     "TextMessages",
+    "decode_or_null",
     "require_format",
 ]
 
@@ -100,6 +101,28 @@ def require_format(value: Any) -> None:
     if not isinstance(value, MessageFormat):
         message = f"value must be a format of messages, as JsonMessages(); got {value!r}"
         raise ConfigurationError(message)
+
+
+def decode_or_null(value: MessageFormat, messages: Sequence[bytes | None]) -> Decoded:
+    """Make records of messages, one of each that is good; of one that is not there a record of nulls.
+
+    Args:
+        value: A format of columns.
+        messages: Their bytes; None for none.
+    """
+    assert value.schema is not None
+    there = np.array([place for place, message in enumerate(messages) if message is not None], np.intp)
+    if len(there) == len(messages):
+        return value.decode([message for message in messages if message is not None])
+    decoded = value.decode([message for message in messages if message is not None])
+    rows = np.full(len(messages), -1)
+    rows[there[decoded.good]] = np.arange(len(decoded.good))
+    bad = [replace(one, index=int(there[one.index])) for one in decoded.bad]
+    is_good = np.ones(len(messages), bool)
+    is_good[[one.index for one in bad]] = False
+    good = np.flatnonzero(is_good)
+    columns = decoded.batch.columns_as(value.schema).take(pa.array(rows[good], mask=rows[good] < 0))
+    return Decoded(Batch.of_columns(columns), good, bad)
 
 
 class _LineMessages(MessageFormat):

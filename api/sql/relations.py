@@ -146,8 +146,13 @@ class Builder:
         return made
 
     def scan(self, name: str, table: Any, schema: pa.Schema) -> Node:
-        """Return the rows of a table, as its connector gives them."""
-        return self._node(Scan, f"scan {name}", (), schema, table=table)
+        """Return the rows of a table, as its connector gives them; of upserts, what they make of it."""
+        rows = self._node(Scan, f"scan {name}", (), schema, table=table)
+        if not table.gives_upserts:
+            return rows
+        found = self.one_of_key(rows, table.primary_key, latest_first=True)
+        assert isinstance(found, TopN)
+        return replace(found, name=f"last row of each {', '.join(table.primary_key)}, of upserts", of_upserts=True)
 
     def event_time(self, node: Node, column: str, delay_ms: int) -> Node:
         """Return the same rows with an event time."""

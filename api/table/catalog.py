@@ -70,6 +70,11 @@ class CatalogTable:
         """The columns that the connector gives."""
         return pa.schema([pa.field(one.name, one.kind) for one in self.statement.columns if one.kind is not None])
 
+    @property
+    def written(self) -> pa.Schema:
+        """The columns that the connector takes."""
+        return pa.schema([one for one in self.physical if one.name not in self.connector.metadata])
+
 
 @dataclass(frozen=True)
 class CatalogView:
@@ -129,12 +134,12 @@ def table_entry(statement: CreateTable, text: SqlText) -> CatalogTable:
     if doubled or not names:
         message = f"column {doubled[0]!r} is there twice" if doubled else "a table has columns"
         raise SqlError(message)
-    metadata = [one.name for one in statement.columns if one.metadata is not None]
-    if metadata:
-        message = f"no connector tells metadata of records; column {metadata[0]!r} asks for some"
-        raise SqlError(message)
-    schema = pa.schema([pa.field(one.name, one.kind) for one in statement.columns if one.kind is not None])
-    connector = connector_of(statement.name, statement.options, schema, statement.partitioned_by, statement.primary_key)
+    own = [one for one in statement.columns if one.kind is not None and one.metadata is None]
+    connector = connector_of(
+        statement.name, statement.options, pa.schema([pa.field(one.name, one.kind) for one in own]),
+        statement.partitioned_by, statement.primary_key,
+        {one.name: one.metadata for one in statement.columns if one.metadata is not None},
+    )  # fmt: skip
     return CatalogTable(statement, text, connector)
 
 

@@ -81,7 +81,11 @@ def rows_of_table(table: CatalogTable, columns: Sequence[str], relation: Relatio
     Raises:
         SqlError: If they do not fit.
     """
-    name, schema = table.statement.name, table.physical
+    name, schema = table.statement.name, table.written
+    told = [one.name for one in table.statement.columns if one.metadata is not None and not one.is_virtual]
+    if told:
+        message = f"column {told[0]!r} of table {name!r} is metadata, which its connector does not write"
+        raise SqlError(message, hint="METADATA VIRTUAL is read, and left out of what is written")
     given = columns or tuple(schema.names)
     unknown = [column for column in given if column not in schema.names]
     if unknown:

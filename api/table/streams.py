@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.join import ChangelogJoin
 from headrace.engine.changelog.local_aggregate import LocalGroupAggregate
+from headrace.engine.changelog.normalize import ChangelogNormalize
 from headrace.engine.changelog.one_row import OneRow
 from headrace.engine.changelog.over import ChangingOver
 from headrace.engine.changelog.rank import Rank
@@ -305,6 +306,9 @@ class Streams:
         assert schema is not None
         keys = self._keys(node, 0, () if node.key is None else node.key.names or ())
         (ttl_ms,) = ttls_of(node)
+        if node.of_upserts:
+            upserts = ChangelogNormalize(keys, input_schema=schema, ttl_ms=ttl_ms)
+            return self._keyed(node, upserts, self._input(node), keys)
         if node.refuses_others:
             self._require_cuts(node)
             return self._keyed(node, OneRow(keys, input_schema=schema, ttl_ms=ttl_ms), self._input(node), keys)

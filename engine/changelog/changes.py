@@ -18,6 +18,7 @@ __all__ = [
     "check_names",
     "columns_of",
     "parts_of",
+    "places_of_changes",
     "plain_schema",
     "refuse_unknown_row",
     "require_one_subtask",
@@ -134,3 +135,24 @@ def parts_of(
             continue
         of_part = None if signs is None or (signs[rows] > 0).all() else signs[rows]
         yield columns.take(pa.array(rows)), of_part, None if kinds is None else kinds[rows]
+
+
+def places_of_changes(
+    had_row: npt.NDArray[np.bool_], has_row: npt.NDArray[np.bool_], differs: npt.NDArray[np.bool_]
+) -> tuple[_Integers, RowKinds]:
+    """What becomes of the rows of keys, key by key: what goes before what comes.
+
+    Args:
+        had_row: Which keys had a row.
+        has_row: Which have one now.
+        differs: Of those that had one and have one, whether it is to be told that the new one replaces the old.
+
+    Returns:
+        Places in the rows that there were, one for each key, with those that there are behind them; and their kinds.
+    """
+    num = len(had_row)
+    places = np.stack([np.arange(num), np.arange(num, 2 * num)], axis=1)
+    chosen: _Integers = places[np.stack([had_row & (differs | ~has_row), has_row & (differs | ~had_row)], axis=1)]
+    old = np.where(has_row, RowKind.UPDATE_BEFORE, RowKind.DELETE)
+    new = np.where(had_row, RowKind.UPDATE_AFTER, RowKind.INSERT)
+    return chosen, np.concatenate([old, new]).astype(np.int8)[chosen]

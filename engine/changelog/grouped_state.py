@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.state.errors import HeadraceError
 
-from ..columns.records import RowKind, RowKinds
+from ..columns.records import RowKinds
 from ..functions.aggregates.contract import Aggregate
 from ..functions.operator import OperatorContext
 from ..tables.columns import Integers, Truths, same_rows
@@ -34,7 +34,7 @@ from .accumulators.built_in import accumulator_of
 from .accumulators.contract import Accumulator, Touched, folded, unknown_in
 from .accumulators.counted_values import CountedValues
 from .accumulators.partial_results import PartialColumns
-from .changes import refuse_unknown_row
+from .changes import places_of_changes, refuse_unknown_row
 
 __all__ = ["FORM_OF_GROUPS", "GroupedState"]
 
@@ -236,14 +236,8 @@ class GroupedState:
         differs = ~same_rows(before, after, num) if had_row.any() else np.ones(num, np.bool_)
         if is_heard is not None:
             differs |= is_heard
-        takes_back = had_row & (differs | ~has_row)
-        gives = has_row & (differs | ~had_row)
-        places = np.stack([np.arange(num), np.arange(num, 2 * num)], axis=1)
-        chosen = pa.array(places[np.stack([takes_back, gives], axis=1)])
-        old = np.where(has_row, RowKind.UPDATE_BEFORE, RowKind.DELETE)
-        new = np.where(had_row, RowKind.UPDATE_AFTER, RowKind.INSERT)
-        kinds = np.concatenate([old, new]).astype(np.int8)[chosen.to_numpy()]
-        keys = self._index.take(np.concatenate([groups, groups])[chosen.to_numpy()])
+        places, kinds = places_of_changes(had_row, has_row, differs)
+        keys, chosen = self._index.take(np.concatenate([groups, groups])[places]), pa.array(places)
         results = [pa.concat_arrays([one, other]).take(chosen) for one, other in zip(before, after, strict=True)]
         return [*keys, *results], kinds
 

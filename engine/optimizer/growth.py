@@ -170,7 +170,7 @@ def _state_of(node: Node) -> State | None:
 def _of_top(node: TopN) -> State:
     keys, below = _keys_of(node), _size(node.inputs[0])
     each = f" for each {_list(keys)}" if keys else ""
-    if takes_back(node.inputs[0]) or node.refuses_others:
+    if (takes_back(node.inputs[0]) or node.refuses_others) and not node.of_upserts:
         remedy = _TOP if below is Growth.UNBOUNDED else None
         return State(node, below, f"all rows of its input{each}, as any of them may be taken back", remedy)
     if _size(node) is Growth.UNBOUNDED:

@@ -314,6 +314,8 @@ class TopN(Grouped):
         number: The column that gets a row's place; None for none.
         latest_first: Whether of rows that are equal in that order the one that came last is first.
         refuses_others: Whether a group of more rows than one is an error, when all that has come is known.
+        of_upserts: Whether the input tells of each key its new row, or that it has none, and not what it replaces: the
+            last row of each key, which is all there is.
     """
 
     orders: tuple[Order, ...]
@@ -322,3 +324,4 @@ class TopN(Grouped):
     number: str | None = None
     latest_first: bool = False
     refuses_others: bool = False
+    of_upserts: bool = False

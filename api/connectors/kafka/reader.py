@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.columns.records import Batch
+from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
@@ -26,7 +26,7 @@ from headrace.engine.connectors.contract import (
 )
 from headrace.engine.errors import MalformedRecordError, SourceError
 
-from ...formats.messages import BadMessage, Decoded, MessageFormat
+from ...formats.messages import BadMessage, MessageFormat, decode_or_null
 from .client import Client, ClientErrors, kafka
 
 __all__ = ["METADATA", "KafkaReader", "ReadSettings"]
@@ -59,13 +59,17 @@ class ReadSettings:
 
     Attributes:
         value: Decodes values.
+        key: Decodes keys, whose columns stand for those of the value that have their names; None if nobody wants them.
         metadata: What is added, by the columns' names.
+        deletions: Whether a record without a value deletes, and is not passed over.
         on_error: ``fail``, ``skip`` or ``dead-letter``.
         group_id: Under which offsets are committed; None for nowhere.
     """
 
     value: MessageFormat
+    key: MessageFormat | None
     metadata: dict[str, str]
+    deletions: bool
     on_error: str
     group_id: str | None
 
@@ -74,8 +78,10 @@ class ReadSettings:
         """The records' columns; None for rows of Python objects."""
         if self.value.schema is None:
             return None
+        fields = {field.name: field for field in self.value.schema}
+        fields.update({field.name: field for field in (() if self.key is None else self.key.schema or ())})
         added = [pa.field(column, METADATA[name][0]) for column, name in self.metadata.items()]
-        return pa.schema([*self.value.schema, *added])
+        return pa.schema([*fields.values(), *added])
 
 
 class _Reading:
@@ -179,19 +185,36 @@ class KafkaReader(SourceReader):
         if not messages:
             return []
         reading.position = messages[-1].offset() + 1
-        valued = [message for message in messages if message.value() is not None]
-        if len(valued) < len(messages):
-            self._context.metrics.count("num_tombstones", len(messages) - len(valued))
-        decoded = self._settings.value.decode([message.value() for message in valued])
-        if decoded.bad:
-            self._reject(reading, valued, decoded.bad)
-            valued = [valued[place] for place in decoded.good]
-        if not valued:
-            return []
-        return [Polled(reading.split.split_id, self._with_metadata(decoded, valued))]
+        wanted = messages
+        if not self._settings.deletions:
+            wanted = [message for message in messages if message.value() is not None]
+        if len(wanted) < len(messages):
+            self._context.metrics.count("num_tombstones", len(messages) - len(wanted))
+        decoded, wanted = self._decoded(reading, wanted)
+        return [Polled(reading.split.split_id, self._completed(decoded, wanted))] if wanted else []
 
-    def _with_metadata(self, decoded: Decoded, messages: Sequence[Any]) -> Batch:
-        batch = decoded.batch
+    def _decoded(self, reading: _Reading, messages: list[Any]) -> tuple[Batch, list[Any]]:
+        """The values, and keys if they are wanted, of records that are good in both; and these records."""
+        settings = self._settings
+        values = [message.value() for message in messages]
+        decoded = decode_or_null(settings.value, values) if settings.deletions else settings.value.decode(values)
+        if decoded.bad:
+            self._reject(reading, messages, "value", decoded.bad)
+            messages = [messages[place] for place in decoded.good]
+        if settings.key is None or not messages:
+            return decoded.batch, messages
+        keys = decode_or_null(settings.key, [message.key() for message in messages])
+        columns = decoded.batch.columns_as(settings.value.schema)
+        if keys.bad:
+            self._reject(reading, messages, "key", keys.bad)
+            messages, columns = [messages[place] for place in keys.good], columns.take(pa.array(keys.good))
+        by_name = dict(zip(columns.schema.names, columns.columns, strict=True))
+        found = keys.batch.columns_as(settings.key.schema)
+        by_name.update(zip(found.schema.names, found.columns, strict=True))
+        return Batch.of_columns(pa.RecordBatch.from_pydict(by_name)), messages
+
+    def _completed(self, batch: Batch, messages: Sequence[Any]) -> Batch:
+        """Records with what Kafka says of them."""
         if self._settings.metadata:
             columns = batch.columns
             added = []
@@ -201,15 +224,19 @@ class KafkaReader(SourceReader):
             batch = Batch.of_columns(
                 pa.RecordBatch.from_arrays([*columns.columns, *added], schema=self._settings.schema)
             )
+        if self._settings.deletions:
+            is_gone = np.array([message.value() is None for message in messages])
+            kinds = np.where(is_gone, RowKind.DELETE, RowKind.UPDATE_AFTER).astype(np.int8)
+            batch = batch.with_row_kinds(kinds)
         times = [message.timestamp() for message in messages]
         if times[0][0] == kafka().TIMESTAMP_NOT_AVAILABLE:
             return batch
         return batch.with_timestamps(np.array([time for _, time in times], np.int64))
 
-    def _reject(self, reading: _Reading, messages: Sequence[Any], bad: list[BadMessage]) -> None:
+    def _reject(self, reading: _Reading, messages: Sequence[Any], part: str, bad: list[BadMessage]) -> None:
         first = bad[0]
         if self._settings.on_error == "fail":
-            message = f"cannot decode the value of a record: {first.cause}"
+            message = f"cannot decode the {part} of a record: {first.cause}"
             raise MalformedRecordError(
                 message,
                 hint="on_error='skip' or 'dead-letter' goes on without such records",

@@ -49,6 +49,8 @@ class KafkaSource:
         servers: ``host:port`` of some brokers, with commas between.
         topics: A name, or several.
         value: How values are decoded, as `JsonMessages`; see `headrace.formats.messages`.
+        key: How keys are decoded, into columns of their own or of the value's names; None: they are not. A record
+            without a key has nulls there.
         topic_pattern: A regular expression that whole names must match, in place of ``topics``; topics that come later
             are read, too.
         start: Where to begin when nothing is restored.
@@ -57,13 +59,16 @@ class KafkaSource:
             which `KafkaOffsets.committed` starts. None commits nothing.
         metadata: Columns that are added to those of the value: ``key`` (bytes), ``topic``, ``partition``, ``offset``,
             ``timestamp``, ``headers`` (a list of name and bytes). A mapping gives them other names.
+        deletions: Whether the topic is a table in which a record replaces the one before it that has its key, and one
+            without a value (a tombstone) deletes it: records are changes then, `RowKind.UPDATE_AFTER` or ``DELETE``,
+            for operators that take upserts (SQL's ``upsert-kafka``). A deletion has its key and metadata, else nulls.
         discovery_interval: How often to look for new partitions: milliseconds or text such as ``"1 min"``; None never.
         on_error: What becomes of a record that cannot be decoded: ``fail``; ``skip``, counted as
             ``num_records_skipped``; or ``dead-letter``, the side output of that name.
         properties: More settings of the client (``librdkafka``'s names), as those of security.
 
     Guarantees: exactly once, as far as Kafka keeps what was not read yet. Records without a value (tombstones) are
-        passed over, and counted as ``num_tombstones``.
+        passed over, and counted as ``num_tombstones``, unless they are ``deletions``.
 
     Raises:
         ConfigurationError: If an argument has an illegal value.
@@ -75,11 +80,13 @@ class KafkaSource:
         topics: str | Sequence[str] = (),
         *,
         value: MessageFormat,
+        key: MessageFormat | None = None,
         topic_pattern: str | None = None,
         start: KafkaOffsets = KafkaOffsets.earliest(),
         stop: KafkaOffsets | None = None,
         group_id: str | None = None,
         metadata: Sequence[str] | Mapping[str, str] = (),
+        deletions: bool = False,
         discovery_interval: int | str | None = "5 min",
         on_error: Literal["fail", "skip", "dead-letter"] = "fail",
         properties: Mapping[str, Any] = {},
@@ -92,6 +99,11 @@ class KafkaSource:
         if topic_pattern is not None:
             _require_pattern(topic_pattern)
         require_format(value)
+        if key is not None:
+            require_format(key)
+        if (deletions or key is not None) and (value.schema is None or (key is not None and key.schema is None)):
+            message = "keys and deletions are for columns: the schemas of value and key must be declared"
+            raise ConfigurationError(message, hint="JsonMessages({'field': 'int64'}), or TextMessages(column='text')")
         if on_error not in ("fail", "skip", "dead-letter"):
             message = f"on_error must be fail, skip or dead-letter; got {on_error!r}"
             raise ConfigurationError(message)
@@ -103,7 +115,7 @@ class KafkaSource:
         columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._scan = _Scan(names, topic_pattern, start, stop, interval_ms, group_id)
         self._client = Client(servers, properties)
-        self._settings = ReadSettings(value, _checked(columns, value), on_error, group_id)
+        self._settings = ReadSettings(value, key, _checked(columns, value, key), deletions, on_error, group_id)
 
     def __repr__(self) -> str:
         return f"KafkaSource({', '.join(self._scan.topics) or self._scan.pattern!r})"
@@ -177,7 +189,7 @@ def _require_pattern(pattern: str) -> None:
         raise ConfigurationError(message) from error
 
 
-def _checked(columns: Mapping[str, str], value: MessageFormat) -> dict[str, str]:
+def _checked(columns: Mapping[str, str], value: MessageFormat, key: MessageFormat | None) -> dict[str, str]:
     """The metadata by the names of their columns.
 
     Raises:
@@ -188,8 +200,8 @@ def _checked(columns: Mapping[str, str], value: MessageFormat) -> dict[str, str]
             message = f"Kafka's records have no metadata {name!r}"
             hint = nearest(name, list(METADATA)) or f"there are {', '.join(METADATA)}"
             raise ConfigurationError(message, hint=hint)
-        if value.schema is not None and column in value.schema.names:
-            message = f"the value has a column {column!r} itself"
+        if any(one is not None and one.schema is not None and column in one.schema.names for one in (value, key)):
+            message = f"the record has a column {column!r} itself"
             raise ConfigurationError(message, hint=f"give the metadata another name: {{'kafka_{column}': {name!r}}}")
     if columns and value.schema is None:
         message = "metadata are columns beside those of the value, whose schema must be declared"

@@ -327,12 +327,12 @@ class _StatementParser(Flink.Parser):
             self._fail(f"column {name!r} needs a type", place)
         with self.source.at(_place(place)):
             kind = arrow_type(declared)
-        metadata = None
+        metadata, is_virtual = None, False
         if self._match_words("METADATA"):
             metadata = self._string() if self._match_words("FROM") else name
-            self._match_words("VIRTUAL")
+            is_virtual = bool(self._match_words("VIRTUAL"))
         self._comment()
-        return ColumnSpec(name, kind, metadata=metadata)
+        return ColumnSpec(name, kind, metadata=metadata, is_virtual=is_virtual)
 
     def _create_view(self) -> CreateView:
         if_not_exists = self._match_words("IF", "NOT", "EXISTS")

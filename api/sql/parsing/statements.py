@@ -54,12 +54,14 @@ class ColumnSpec:
         kind: Its type; None for a computed column, which has that of its expression.
         computed: How it is computed of the others; None for a column that the connector gives.
         metadata: The connector's name of what it tells about a record, for a metadata column.
+        is_virtual: Whether that is read only.
     """
 
     name: str
     kind: pa.DataType | None = None
     computed: Any = None
     metadata: str | None = None
+    is_virtual: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class TableConnector(ABC):
         identity: What is read or written, as a text without secrets; None if only the table's name tells.
         is_bounded: Whether it ends, as a source.
         gives_changes: Whether, as a source, it gives rows that are updated and deleted.
+        gives_upserts: Whether of these only the new row of a key is told, or that it has none: those of a PRIMARY KEY.
         takes_changes: Whether, as a sink, it takes rows that are updated and deleted.
         applies_by_key: Whether, as a sink, it applies changes by its PRIMARY KEY.
         primary_key: The columns of the PRIMARY KEY; none if the table has none.
@@ -44,12 +45,15 @@ class TableConnector(ABC):
         waits_for_answers: Whether such a question goes outside, so that it is worth while to have several under way.
         is_of_program: Whether its rows are in this program alone, with the table.
         makes_watermarks: Whether, as a source, it gives rows their event times when it is told how.
+        metadata_types: What it tells of a record beside its columns, by name.
+        metadata: Which of it the table has, by the names of its columns.
     """
 
     name: str
     identity: str | None = None
     is_bounded = True
     gives_changes = False
+    gives_upserts = False
     takes_changes = False
     applies_by_key = False
     primary_key: tuple[str, ...] = ()
@@ -58,10 +62,28 @@ class TableConnector(ABC):
     waits_for_answers = True
     is_of_program = False
     makes_watermarks = False
+    metadata_types: Mapping[str, pa.DataType] = {}
+    metadata: Mapping[str, str] = {}
 
     def known_as(self, column: str) -> str:
         """What a column is called where its values are: its name, or its place where that counts alone."""
-        return column
+        return f"metadata {self.metadata[column]}" if column in self.metadata else column
+
+    def tell(self, metadata: Mapping[str, str]) -> None:
+        """Take the metadata columns, once, when the table is created.
+
+        Args:
+            metadata: What they are of, by their names.
+
+        Raises:
+            ConfigurationError: If it does not tell something of that name.
+        """
+        for column, name in metadata.items():
+            if name not in self.metadata_types:
+                message = f"connector {self.name!r} tells no metadata {name!r}, for which column {column!r} asks"
+                told = f"it tells {', '.join(self.metadata_types)}" if self.metadata_types else "it tells none"
+                raise ConfigurationError(message, hint=nearest(name, list(self.metadata_types)) or told)
+        self.metadata = dict(metadata)
 
     def keyed_by(self, primary_key: tuple[str, ...]) -> None:
         """Take the columns of the PRIMARY KEY, once, when the table is created."""

@@ -1,4 +1,4 @@
-"""Tables that are topics of Kafka: ``'connector' = 'kafka'`` for rows that only come, ``'upsert-kafka'`` for changes.
+"""Tables that are topics of Kafka: ``'connector' = 'kafka'`` for rows that only come, ``'upsert-kafka'`` for tables.
 
 Source: Flink's documentation ("Apache Kafka SQL Connector", "Upsert Kafka SQL Connector").
 """
@@ -15,6 +15,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.kafka import KafkaOffsets, KafkaSink, KafkaSource
+from ...connectors.kafka.reader import METADATA
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
 from .contract import Options, TableConnector
 from .deletions import DELETED, with_deletions
@@ -55,6 +56,8 @@ class _Delivery:
 class _Topics(TableConnector):
     """What both kinds of tables have."""
 
+    metadata_types = {name: METADATA[name][0] for name in ("topic", "partition", "offset", "timestamp")}
+
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         if partitioned_by:
             message = "PARTITIONED BY is not supported for topics of Kafka, which have partitions of their own"
@@ -68,6 +71,9 @@ class _Topics(TableConnector):
         self._properties = properties
         self._schema = schema
         self._delivery = _Delivery.of(options)
+
+    def _read_metadata(self, wanted: pa.Schema) -> dict[str, str]:
+        return {column: name for column, name in self.metadata.items() if column in wanted.names}
 
 
 class KafkaTable(_Topics):
@@ -116,6 +122,7 @@ class KafkaTable(_Topics):
             start=self._start,
             stop=self._stop,
             group_id=self._group_id,
+            metadata=self._read_metadata(schema),
             discovery_interval=self._discovery or None,
             on_error=self._on_error,
             properties=self._properties,
@@ -137,12 +144,19 @@ class KafkaTable(_Topics):
 
 
 class UpsertKafkaTable(_Topics):
-    """A topic in which the last record of a key is its row, and one without a value deletes it: written, not read.
+    """A topic in which the last record of a key is its row, and one without a value deletes it.
+
+    It is read from its beginning, or there would be rows that nobody knows of. What rows replace is found out by the
+    query, which keeps the last row of each key.
+
     Options: ``topic``, ``properties.*``, ``value.format``, ``key.format`` (of one column: raw; json),
-    ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``.
+    ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``, ``sink.delivery-guarantee``,
+    ``sink.transactional-id-prefix``.
     """
 
     name = "upsert-kafka"
+    gives_changes = True
+    gives_upserts = True
     takes_changes = True
     applies_by_key = True
 
@@ -151,6 +165,9 @@ class UpsertKafkaTable(_Topics):
         self._topic = options.need("topic")
         self._format = _format_of(options, schema, "value.format")
         self._key_format = options.choice("key.format", ("json", "raw"))
+        self._stop = _offsets(options, "scan.bounded", _ENDS, "unbounded", (self._topic,))
+        self.is_bounded = self._stop is not None
+        self._discovery = options.take("scan.topic-partition-discovery.interval", Options.duration, 300_000)
 
     def keyed_by(self, primary_key: tuple[str, ...]) -> None:
         """Take the PRIMARY KEY."""
@@ -161,6 +178,26 @@ class UpsertKafkaTable(_Topics):
         if self._key_format == "raw" and len(primary_key) > 1:
             message = "'key.format' = 'raw' is for a key of one column"
             raise ConfigurationError(message, hint="'json' is for several")
+
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
+        """Read the topic: the new row of a key, or that it has none any more."""
+        fields = pa.schema([self._schema.field(name) for name in self.primary_key])
+        source = KafkaSource(
+            self._servers,
+            self._topic,
+            value=self._format,
+            key=JsonMessages(fields) if self._key_format == "json" else _raw_format(fields, "'key.format' = 'raw'"),
+            stop=self._stop,
+            group_id=self._group_id,
+            metadata=self._read_metadata(schema),
+            deletions=True,
+            discovery_interval=self._discovery or None,
+            properties=self._properties,
+        )
+        strategy = watermarks or WatermarkStrategy.no_watermarks()
+        return env.from_source(source, strategy, f"upsert-kafka {self._topic}")
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Write the last change of each key in a batch; keys keep their order."""
@@ -178,8 +215,13 @@ def _format_of(options: Options, schema: pa.Schema, option: str) -> MessageForma
         return JsonMessages(schema)
     if name == "csv":
         return CsvMessages(schema, delimiter)
+    return _raw_format(schema, "format 'raw'")
+
+
+def _raw_format(schema: pa.Schema, what: str) -> MessageFormat:
+    """Of one column that is a message as it is."""
     if len(schema) != 1 or not (pa.types.is_string(schema.field(0).type) or pa.types.is_binary(schema.field(0).type)):
-        message = "format 'raw' is for a table of one column, STRING or BYTES"
+        message = f"{what} is for one column, STRING or BYTES"
         raise ConfigurationError(message)
     (column,) = schema.names
     return TextMessages(column=column) if pa.types.is_string(schema.field(0).type) else BytesMessages(column)

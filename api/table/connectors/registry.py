@@ -40,6 +40,7 @@ def connector_of(
     schema: pa.Schema,
     partitioned_by: tuple[str, ...],
     primary_key: tuple[str, ...] = (),
+    metadata: Mapping[str, str] = {},
 ) -> TableConnector:
     """Return the connector of a table that is being created.
 
@@ -58,6 +59,7 @@ def connector_of(
     taken = Options(given, f"table {table} with connector {name!r}")
     made: TableConnector = by_name[name](taken, schema, partitioned_by)
     made.keyed_by(primary_key)
+    made.tell(metadata)
     taken.end()
     if made.is_of_program:
         return made

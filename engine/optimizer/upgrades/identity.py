@@ -435,9 +435,10 @@ class _Finder:
             [below.columns[name] for name in keys], _orders(node.orders, below), node.limit, node.offset,
             node.latest_first, takes_back(node.inputs[0]) or node.refuses_others,
         )  # fmt: skip
-        keeps = self._kept(
-            "one row" if node.refuses_others else "top", node, [below], about, [keys], self._rows(("rows",), [below])
-        )
+        kind, only = "one row" if node.refuses_others else "top", None
+        if node.of_upserts:
+            kind, only = "upserts", [below.columns.keys() - set(keys)]
+        keeps = self._kept(kind, node, [below], about, [keys], self._rows(("rows",), [below], only))
         columns = dict(below.columns)
         if node.number is not None:
             columns[node.number] = _digest(keeps.id, "number")

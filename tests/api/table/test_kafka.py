@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 
 import pytest
 from kafka_server import kafka_server  # noqa: F401 - a fixture
 
 from headrace.engine.errors import HeadraceError
-from headrace.table import TableEnvironment
+from headrace.table import TableEnvironment, udf
 
 
 def table(name, columns, server, topic, connector="kafka", **options):
@@ -72,6 +73,85 @@ def test_changes_become_the_last_record_of_a_key_and_tombstones(key_format, kafk
     alive = {key: json.loads(value) for key, value in last.items() if value is not None}
     assert alive == {name(key): {"k": key, "total": total} for key, total in totals.items() if total > 0}
     assert any(value is None for value in last.values()) == any(total <= 0 for total in totals.values())
+
+
+class FailsOnce:
+    """Gives its argument back, and fails at the n-th call, once for each file."""
+
+    def __init__(self, marker, call):
+        self.marker, self.call, self.calls = marker, call, 0
+
+    def __call__(self, value):
+        self.calls += 1
+        if self.calls == self.call and not self.marker.exists():
+            self.marker.touch()
+            message = "fails once"
+            raise RuntimeError(message)
+        return value
+
+
+def upserts(kafka_server, key_format):  # noqa: F811
+    """A topic of three partitions in which rows of 40 keys are replaced and deleted; and the rows that remain."""
+    rng, topic, alive = random.Random(7), kafka_server.create_topic(3), {}
+    for _ in range(600):
+        number = rng.randrange(40)
+        key = f"k{number}"
+        row = None if rng.random() < 0.3 else {"k": key, "team": rng.choice("abc"), "points": rng.randrange(9)}
+        alive[key] = row
+        written = key.encode() if key_format == "raw" else json.dumps({"k": key}).encode()
+        value = None if row is None else json.dumps(row)
+        kafka_server.produce(topic, [value], key=written, partition=number % 3)
+    return topic, [row for row in alive.values() if row is not None]
+
+
+@pytest.mark.parametrize(("key_format", "backend"), [("raw", "hashmap"), ("json", "rocksdb")])
+def test_a_topic_of_upserts_is_a_table(key_format, backend, kafka_server, tmp_path):  # noqa: F811
+    topic, alive = upserts(kafka_server, key_format)
+    t = TableEnvironment.create(parallelism=3, actor_system="local")
+    t.execute_sql("SET 'execution.checkpointing.interval' = '20 ms'")
+    t.execute_sql(f"SET 'execution.checkpointing.dir' = '{tmp_path}'")
+    t.execute_sql(f"SET 'state.backend.type' = '{backend}'")
+    columns = "points BIGINT, k STRING, team STRING, PRIMARY KEY (k) NOT ENFORCED"
+    options = {"key.format": key_format, "value.format": "json", "scan.bounded.mode": "latest-offset"}
+    t.execute_sql(table("players", columns, kafka_server, topic, "upsert-kafka", **options))
+    t.create_temporary_function("once", udf(FailsOnce(tmp_path / "failed", 6), result_type="BIGINT"))
+    found = t.execute_sql("SELECT team, COUNT(*) AS n, SUM(once(points)) AS total FROM players GROUP BY team")
+    expected = Counter()
+    for row in alive:
+        expected[row["team"]] += row["points"]
+    assert {row["team"]: row["total"] for row in found.to_arrow().to_pylist()} == expected
+    assert (tmp_path / "failed").exists()
+    rows = t.execute_sql("SELECT k, team, points FROM players WHERE points > 3").to_arrow().to_pylist()
+    wanted = [{name: row[name] for name in ("k", "team", "points")} for row in alive if row["points"] > 3]
+    assert sorted(rows, key=str) == sorted(wanted, key=str)
+    kinds = Counter(kind for kind, *_ in t.execute_sql("SELECT k FROM players").collect())
+    assert kinds["+I"] - kinds["-D"] == len(alive)
+    plan = t.explain_sql("SELECT team, COUNT(*) FROM players GROUP BY team")
+    assert "last row of each k, of upserts" in plan
+
+
+def test_metadata_are_columns(kafka_server):  # noqa: F811
+    topic = kafka_server.create_topic(2)
+    for partition in range(2):
+        values = [json.dumps({"n": 10 * partition + number}) for number in range(3)]
+        kafka_server.produce(topic, values, partition=partition, timestamp=5_000 + partition)
+    columns = """
+        n BIGINT, `partition` INT METADATA, place BIGINT METADATA FROM 'offset' VIRTUAL,
+        ts TIMESTAMP_LTZ(3) METADATA FROM 'timestamp', WATERMARK FOR ts AS ts - INTERVAL '1' SECOND
+    """
+    t = TableEnvironment.create(parallelism=2, actor_system="local")
+    t.execute_sql(table("t", columns, kafka_server, topic, format="json", **BOUNDED))
+    rows = t.execute_sql("SELECT n, `partition`, place, CAST(ts AS STRING) AS ts FROM t").to_arrow().to_pylist()
+    assert sorted((row["n"], row["partition"], row["place"], row["ts"]) for row in rows) == [
+        (10 * partition + number, partition, number, f"1970-01-01 00:00:05.00{partition}")
+        for partition in range(2)
+        for number in range(3)
+    ]
+    assert "places" in t.execute_sql("SELECT MAX(place) AS places FROM t").to_arrow().column_names
+    with pytest.raises(HeadraceError, match="'partition' of table 't' is metadata"):
+        t.execute_sql("INSERT INTO t SELECT n FROM t")
+    with pytest.raises(HeadraceError, match="tells no metadata 'offsets'"):
+        t.execute_sql(table("u", "o BIGINT METADATA FROM 'offsets'", kafka_server, topic, format="json"))
 
 
 @pytest.mark.parametrize(
