@@ -126,9 +126,13 @@ def divided(left: Value, right: Value) -> Value:
 
 
 def comparable(left: Value, right: Value) -> tuple[Value, Value]:
-    """Both operands of a comparison in a type that holds all values of both."""
+    """Both operands of a comparison in a type that holds all values of both: that of one of them, if that does."""
     left, right = _operands(left, right)
-    common = pa.decimal256(_WIDE_DIGITS, max(left.type.scale, right.type.scale, 0))
+    scale = max(left.type.scale, right.type.scale, 0)
+    precision = scale + max(value.type.precision - value.type.scale for value in (left, right))
+    # The wide type costs ten times as much to make and to compare.
+    is_short = precision <= _MOST_DIGITS
+    common = pa.decimal128(precision, scale) if is_short else pa.decimal256(_WIDE_DIGITS, scale)
     return _pc().cast(left, common), _pc().cast(right, common)
 
 
@@ -167,6 +171,8 @@ def to_decimal(value: Value, to: pa.DataType) -> Value:
     pc = _pc()
     kind = value.type
     if pa.types.is_integer(kind) and 0 <= to.scale <= _MOST_DIGITS:
+        if _digits(kind)[0] + to.scale <= to.precision:  # every value fits
+            return pc.cast(value, to)
         return pc.cast(pc.cast(value, pa.decimal256(_WIDE_DIGITS, to.scale)), to)
     if pa.types.is_floating(kind):
         value = pc.cast(value, pa.string())

@@ -111,6 +111,17 @@ def test_arithmetic_has_sparks_types_and_exact_values(left, right):
     assert (col("a") == col("b")).evaluate(data)[0].as_py() is (a == b)
 
 
+@given(decimals(), st.one_of(decimals(), st.integers(-(2**63), 2**63 - 1)))
+@example(pa.array([Decimal(1)], pa.decimal128(38, 0)), pa.array([Decimal("0.1")], pa.decimal128(38, 38)))
+def test_decimals_are_compared_exactly_whatever_their_types(left, right):
+    both = batch(one=left, other=right if isinstance(right, pa.Array) else pa.array([right]))
+    one, other = (Fraction(column[0].as_py()) for column in both.columns)
+    for other_side in (col("other"), lit(both.column("other")[0].as_py())):
+        assert (col("one") < other_side).evaluate(both).to_pylist() == [one < other]
+        assert (col("one") == other_side).evaluate(both).to_pylist() == [one == other]
+        assert (other_side < col("one")).evaluate(both).to_pylist() == [other < one]
+
+
 def test_types_do_not_depend_on_whether_there_are_records():
     schema = pa.schema([("d", pa.decimal128(15, 2)), ("n", pa.int64())])
     full = pa.RecordBatch.from_pylist([{"d": Decimal("0.05"), "n": 3}], schema=schema)
