@@ -28,7 +28,7 @@ from headrace.state.errors import ProgramError
 
 from . import decimal_kernels
 
-__all__ = ["KERNELS", "TIME_UNITS", "Value", "compute"]
+__all__ = ["KERNELS", "TIME_UNITS", "Value", "compute", "different_texts"]
 
 Value = Any
 """A ``pa.Array`` with one element per record, or a ``pa.Scalar`` that stands for all records."""
@@ -321,16 +321,21 @@ def _regexp_extract(value: Value, pattern: str, group: int) -> Value:
     return _once_for_each(extracted, _as_text(value))
 
 
-def _once_for_each(kernel: Callable[[Value], Value], texts: Value) -> Value:
-    """What a costly kernel gives for texts; asked once for each different one where some of the first come again.
+def different_texts(texts: pa.Array) -> pa.DictionaryArray | None:
+    """Texts as a dictionary of those that differ; None if of the first hardly any comes again.
 
     To find out which are different costs a sixth of a search for a pattern.
     """
-    sample = texts[: len(texts) // 8] if isinstance(texts, pa.Array) else pa.nulls(0)
+    sample = texts[: len(texts) // 8]
     if len(sample) < 128 or len(sample.unique()) > len(sample) * 7 // 8:
-        return kernel(texts)
-    codes = texts.dictionary_encode()
-    return kernel(codes.dictionary).take(codes.indices)
+        return None
+    return texts.dictionary_encode()
+
+
+def _once_for_each(kernel: Callable[[Value], Value], texts: Value) -> Value:
+    """What a costly kernel gives for texts; asked once for each different one where some come again."""
+    codes = different_texts(texts) if isinstance(texts, pa.Array) else None
+    return kernel(texts) if codes is None else kernel(codes.dictionary).take(codes.indices)
 
 
 def _as_time(value: Value) -> Value:

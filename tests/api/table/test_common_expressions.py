@@ -115,3 +115,27 @@ def test_rows_are_those_of_batch_mode(seed):
             named = ", ".join(f"{value} AS c{number}" for number, value in enumerate(values))
             query = f"SELECT {named} FROM t WHERE {condition}"
             assert rows(stream, query) == rows(batch, query), query
+
+
+@pytest.mark.parametrize("num_texts", [30, 2_000])
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_parts_of_texts_that_repeat_or_not(mode, num_texts):
+    """Texts that come several times are cut up once."""
+    random_one = random.Random(num_texts)
+    cut = ["/".join(random_one.choices(["a", "", "bb", "é"], k=random_one.randrange(6))) for _ in range(num_texts)]
+    texts = [random_one.choice([*cut, None]) if num_texts < 100 else f"{cut[i]}/{i}" for i in range(2_000)]
+    data = pa.table({"s": texts, "place": [i % 4 - 1 for i in range(2_000)], "by": ["/b"[i % 2] for i in range(2_000)]})
+
+    def part(text, separator, place):
+        parts = text.split(separator) if text else []
+        return parts[place] if 0 <= place < len(parts) else None
+
+    wanted = Counter(
+        (text, part(text, "/", 0), part(text, "/", i % 4 - 1), part(text, "/b"[i % 2], 1))
+        for i, text in enumerate(texts) if part(text, "/", 2) is not None
+    )  # fmt: skip
+    with environment(mode) as env:
+        env.create_temporary_view("texts", data)
+        query = """SELECT s, SPLIT_INDEX(s, '/', 0), SPLIT_INDEX(s, '/', place), SPLIT_INDEX(s, `by`, 1)
+                   FROM texts WHERE SPLIT_INDEX(s, '/', 2) IS NOT NULL"""
+        assert rows(env, query) == wanted
