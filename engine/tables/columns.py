@@ -45,6 +45,7 @@ __all__ = [
 
 Integers = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
+_Numbers = Integers | slice
 
 _WIDTHS: dict[int, Any] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
@@ -146,7 +147,7 @@ class StoredColumn(ABC):
         """Add values behind the last one."""
         first = self.size
         self.size += len(array)
-        self._set(np.arange(first, self.size), array)
+        self._set(slice(first, self.size), array)
 
     def put(self, ids: Integers, array: pa.Array) -> None:
         """Set the values of numbers, of which no two are the same; those beyond the last one are added."""
@@ -174,12 +175,13 @@ class StoredColumn(ABC):
         """How many bytes it holds."""
 
     @abstractmethod
-    def _set(self, ids: Integers, array: pa.Array) -> None: ...
+    def _set(self, ids: _Numbers, array: pa.Array) -> None:
+        """Set the values of numbers, for which there is room; those of a slice are new."""
 
     @abstractmethod
     def _get(self, ids: Integers, valid: Truths | None) -> pa.Array: ...
 
-    def _set_valid(self, ids: Integers, valid: Truths | None) -> None:
+    def _set_valid(self, ids: _Numbers, valid: Truths | None) -> None:
         if valid is None and self._valid is None:
             return
         if self._valid is None:
@@ -207,7 +209,7 @@ class _FlatColumn(StoredColumn):
     def nbytes(self) -> int:
         return self._bits.nbytes
 
-    def _set(self, ids: Integers, array: pa.Array) -> None:
+    def _set(self, ids: _Numbers, array: pa.Array) -> None:
         array = plain(array)
         self._bits = grown(self._bits, self.size)
         self._bits[ids] = bits_of(array)
@@ -234,12 +236,13 @@ class _TextColumn(StoredColumn):
     def nbytes(self) -> int:
         return self._starts.nbytes + self._lengths.nbytes + self._held.nbytes
 
-    def _set(self, ids: Integers, array: pa.Array) -> None:
+    def _set(self, ids: _Numbers, array: pa.Array) -> None:
         array = plain(array)
         bounds, data = text_buffers(array)
         first, last = int(bounds[0]), int(bounds[-1])
         self._starts, self._lengths = grown(self._starts, self.size), grown(self._lengths, self.size)
-        self._num_holes += int(self._lengths[ids].sum())
+        if not isinstance(ids, slice):
+            self._num_holes += int(self._lengths[ids].sum())
         self._held = grown(self._held, self._used + last - first)
         self._held[self._used : self._used + last - first] = data[first:last]
         self._starts[ids] = bounds[:-1] - first + self._used
@@ -285,9 +288,12 @@ class _StructColumn(StoredColumn):
     def nbytes(self) -> int:
         return sum(field.nbytes for field in self._fields)
 
-    def _set(self, ids: Integers, array: pa.Array) -> None:
-        for index, field in enumerate(self._fields):
-            field.put(ids, fields_of(array)[index])
+    def _set(self, ids: _Numbers, array: pa.Array) -> None:
+        for field, values in zip(self._fields, fields_of(array), strict=True):
+            if isinstance(ids, slice):
+                field.append(values)
+            else:
+                field.put(ids, values)
         self._set_valid(ids, validity(array))
 
     def _get(self, ids: Integers, valid: Truths | None) -> pa.Array:
@@ -316,7 +322,7 @@ class _OtherColumn(StoredColumn):
     def nbytes(self) -> int:
         return self._places.nbytes + sum(chunk.nbytes for chunk in self._chunks)
 
-    def _set(self, ids: Integers, array: pa.Array) -> None:
+    def _set(self, ids: _Numbers, array: pa.Array) -> None:
         self._places = grown(self._places, self.size, -1)
         self._places[ids] = np.arange(self._num_values, self._num_values + len(array))
         self._num_values += len(array)

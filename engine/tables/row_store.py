@@ -212,11 +212,13 @@ class RowStore:
         self._make_room(self.size + len(codes))
         for column, array in zip(self._columns, columns, strict=True):
             column.append(array)
-        self.codes[ids] = codes
-        self.numbers[ids] = 0 if numbers is None else numbers
+        new = slice(self.size, self.size + len(codes))
+        self.codes[new] = codes
+        if numbers is not None:
+            self.numbers[new] = numbers
         if self.lifetime is not None:
-            self.times[ids] = self.lifetime.now_ms
-        self._sequence[ids] = np.arange(self._next_sequence, self._next_sequence + len(ids))
+            self.times[new] = self.lifetime.now_ms
+        self._sequence[new] = np.arange(self._next_sequence, self._next_sequence + len(ids))
         self._next_sequence += len(ids)
         self.size += len(ids)
         self.num_live += len(ids)
