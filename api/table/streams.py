@@ -251,7 +251,7 @@ class Streams:
         return self._row_by_row(node, FilterOperator(node.condition))
 
     def select(self, node: Select) -> DataStream:
-        return self._row_by_row(node, SelectColumns(node.columns, keep=node.keep))
+        return self._row_by_row(node, SelectColumns(node.columns, keep=node.keep, event_time=_time_of_source(node)))
 
     def expand(self, node: Expand) -> DataStream:
         return self._row_by_row(node, ExpandRows(node.expansion))
@@ -632,3 +632,16 @@ _LOWERINGS: dict[type, Callable[[Streams, Any], DataStream]] = {
     WindowAggregation: Streams.window_aggregation,
     OverGroups: Streams.over,
 }
+
+
+def _time_of_source(node: Select) -> pa.Field | None:
+    """The column that a projection right above a table would compute, and that its source has found: the event time."""
+    below = node.inputs[0]
+    if not isinstance(below, Scan) or below.time is None or len(below.time.steps) != 1 or node.schema is None:
+        return None
+    column = below.time.column
+    value = node.columns.get(column)
+    if value is None or not value.is_same_as(below.time.steps[0][column]):
+        return None
+    field = node.schema.field(column)
+    return field if pa.types.is_timestamp(field.type) and field.type.unit == "ms" else None

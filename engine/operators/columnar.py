@@ -21,7 +21,7 @@ from headrace.state.errors import HeadraceError, ProgramError
 
 from ..columns.conditions import require_condition, where_true
 from ..columns.expressions import Expression, expression_of
-from ..columns.records import Batch
+from ..columns.records import Batch, Timestamps
 from ..functions.operator import Operator, OperatorContext
 
 __all__ = ["FilterColumns", "SelectColumns", "naming_operator", "records_schema"]
@@ -94,6 +94,8 @@ class SelectColumns(Operator):
         columns: Expressions (or constants) by the name of the new column, in order.
         keep: Whether the other columns of the input stay, in front; those of the same name are replaced in place.
         input_schema: Declared type of the records; None to go by what comes.
+        event_time: Name and type of the column that gives the event times which the records have, in milliseconds: it
+            is made of those, if there are some, and not computed again.
 
     Raises:
         ProgramError: If there is no column.
@@ -103,7 +105,12 @@ class SelectColumns(Operator):
     takes_changes = True
 
     def __init__(
-        self, columns: Mapping[str, Expression], *, keep: bool = False, input_schema: pa.Schema | None = None
+        self,
+        columns: Mapping[str, Expression],
+        *,
+        keep: bool = False,
+        input_schema: pa.Schema | None = None,
+        event_time: pa.Field | None = None,
     ) -> None:
         if not columns:
             message = "at least one column must be selected"
@@ -111,6 +118,7 @@ class SelectColumns(Operator):
         self.columns = {name: expression_of(value) for name, value in columns.items()}
         self.keep = keep
         self.input_schema = input_schema
+        self.event_time = event_time
 
     @classmethod
     def with_columns(cls, columns: Mapping[str, Expression], input_schema: pa.Schema | None = None) -> SelectColumns:
@@ -127,9 +135,12 @@ class SelectColumns(Operator):
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in input_schema], schema=input_schema)
         return self.select(empty).schema
 
-    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Compute the new columns of a record batch."""
-        computed = {name: expression.evaluate(batch) for name, expression in self.columns.items()}
+    def select(self, batch: pa.RecordBatch, times: Timestamps | None = None) -> pa.RecordBatch:
+        """Compute the new columns of a record batch, of records with or without event times."""
+        known: dict[str, pa.Array] = {}
+        if self.event_time is not None and times is not None:
+            known[self.event_time.name] = pa.array(times).view(self.event_time.type)
+        computed = {name: known[name] if name in known else one.evaluate(batch) for name, one in self.columns.items()}
         fields: list[pa.Field] = []
         arrays: list[pa.Array] = []
         if self.keep:
@@ -144,7 +155,7 @@ class SelectColumns(Operator):
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         with naming_operator(self.context):
-            selected = self.select(batch.columns_as(self.input_schema))
+            selected = self.select(batch.columns_as(self.input_schema), batch.timestamps)
         self.context.output.emit(Batch.of_columns(selected, batch.timestamps, batch.row_kinds))
 
     def __repr__(self) -> str:

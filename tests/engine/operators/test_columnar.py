@@ -81,6 +81,18 @@ def test_added_columns_stand_behind_and_replaced_ones_in_place():
     assert result.columns.schema.names == ["a", "b", "c"]
 
 
+def test_a_column_of_event_times_is_made_of_those_that_records_have():
+    columns = {"time": col("ms").cast(pa.timestamp("ms")), "next": col("ms") + 1}
+    operator = SelectColumns(columns, event_time=pa.field("time", pa.timestamp("ms")))
+    data = pa.RecordBatch.from_pydict({"ms": [1, 2, 3]})
+    timed, = run(operator, Batch.of_columns(data, np.array([7, 8, 9])))  # fmt: skip
+    assert timed.columns.column("time").cast(pa.int64()).to_pylist() == [7, 8, 9]
+    assert timed.columns.schema == operator.output_schema(data.schema)
+    assert timed.columns.column("next").to_pylist() == [2, 3, 4]
+    without, = run(operator, Batch.of_columns(data))  # fmt: skip
+    assert without.columns.column("time").cast(pa.int64()).to_pylist() == [1, 2, 3]
+
+
 def test_rows_become_columns_and_tuples_become_dicts():
     (result,) = run(SelectColumns.with_columns({"s": col("f0") + col("f1")}), Batch.of_rows([(1, 2), (3, 4)]))
     assert result.rows == [{"f0": 1, "f1": 2, "s": 3}, {"f0": 3, "f1": 4, "s": 7}]
