@@ -224,6 +224,11 @@ class EdgeView:
         ship_strategy: How records are dealt out: ``FORWARD``, ``HASH`` ...
         side_output: Which side output it carries; None for the main one.
         is_feedback: Whether it closes a loop.
+        edge_id: Its number in the job.
+        records: How many the present attempts have sent there; None before one of them has reported.
+        records_per_s: The same over the last report interval.
+        output_usage: How full the fullest channel is where it is written, 0 to 1 (and over, of large batches).
+        input_usage: The same where it is read.
     """
 
     source: VertexId
@@ -232,6 +237,11 @@ class EdgeView:
     ship_strategy: str
     side_output: str | None = None
     is_feedback: bool = False
+    edge_id: int = -1
+    records: int | None = None
+    records_per_s: float = 0.0
+    output_usage: float = 0.0
+    input_usage: float = 0.0
 
 
 class InitializationView(NamedTuple):

@@ -178,12 +178,19 @@ class WatermarkLimit:
     limit_ms: int
 
 
+def edge_number(edge_id: int, name: str) -> str:
+    """The name of a number of one exchange among those of a task: ``records`` that it has sent there, and how full its
+    fullest channel is, ``output_usage`` where it sends and ``input_usage`` where it reads.
+    """
+    return f"edges.{edge_id}.{name}"
+
+
 @dataclass(frozen=True, slots=True)
 class MetricsReported:
     """Numbers of one task: counters since the attempt's start, gauges, and the shares of time since the last report.
 
     Attributes:
-        numbers: Of the task itself.
+        numbers: Of the task itself, and of its exchanges (`edge_number`).
         operators: Metrics of each of its operators.
         accumulators: What the functions of each operator have accumulated, by name.
         event_time: Where event time is in each of its operators.

@@ -66,6 +66,7 @@ class OutputChannel:
         "_sent_bytes",
         "_sequence",
         "_urgent",
+        "added_rows",
         "consumer",
         "consumer_address",
         "edge_id",
@@ -101,6 +102,8 @@ class OutputChannel:
         self._oldest_ms = 0
         # A barrier or the end waits: send as soon as there is credit.
         self._flush_wanted = False
+        # Records gathered since the channel's beginning.
+        self.added_rows = 0
         # Number of the next message; bytes sent so far.
         self._sequence = 0
         self._sent_bytes = 0
@@ -157,6 +160,7 @@ class OutputChannel:
             self._oldest_ms = now_ms
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
+        self.added_rows += batch.num_rows
         self._pending_bytes += batch.nbytes
 
     def add_control(self, element: Element, now_ms: int, *, flush: bool = False) -> None:

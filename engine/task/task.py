@@ -129,7 +129,7 @@ class Task:
         self._head = self._chain.head
         self.is_source = isinstance(self._head.operator, SourceOperator)
         self._outputs = TaskOutputs(deployment, self.links, now_ms, self._time)
-        inputs = TaskInputs(deployment)
+        inputs = self._task_inputs = TaskInputs(deployment)
         self._input_by_peer = inputs.by_peer
         # The channels that are taken in turn, and which of them is next.
         self._inputs = inputs.channels
@@ -243,9 +243,8 @@ class Task:
 
     def _channel_numbers(self) -> dict[str, float]:
         """How full channels are, and where event time is in what has been taken from them."""
-        numbers = {"output_usage": self._outputs.usage}
+        numbers = self._outputs.numbers() | self._task_inputs.numbers()
         if self._inputs:
-            numbers["input_usage"] = max(channel.usage for channel in self._inputs)
             watermark_ms = self._watermarks.watermark_ms
             if watermark_ms > MIN_TIMESTAMP:
                 numbers["input_watermark_ms"] = watermark_ms

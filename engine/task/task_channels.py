@@ -16,7 +16,7 @@ from ..columns.records import Batch, CheckpointBarrier, Element
 from ..functions.isolation import Handed
 from ..functions.steps import UNBOUNDED_ROWS
 from ..graph.job_graph import JobEdge
-from ..protocol.task_messages import AddCredit, TaskDeployment
+from ..protocol.task_messages import AddCredit, TaskDeployment, edge_number
 from .chain import ChainLink, OutputGate
 from .channels import MESSAGES_PER_WINDOW, InputChannel, OutputChannel
 from .debloating import FIRST_WINDOW_BYTES
@@ -62,6 +62,14 @@ class TaskInputs:
         self.channels = [channel for channel in every if not edges[channel.edge_id].is_feedback]
         self.feedback = [channel for channel in every if edges[channel.edge_id].is_feedback]
         self.in_loop = {channel.index for channel in self.channels if edges[channel.edge_id].is_in_loop}
+
+    def numbers(self) -> dict[str, float]:
+        """How full the fullest channel is, and the fullest one of each exchange."""
+        numbers: dict[str, float] = {}
+        for channel in self.by_peer.values():
+            for name in ("input_usage", edge_number(channel.edge_id, "input_usage")):
+                numbers[name] = max(numbers.get(name, 0.0), channel.usage)
+        return numbers
 
 
 FORGETTING = 0.75
@@ -168,6 +176,15 @@ class TaskOutputs:
     def usage(self) -> float:
         """How full the fullest channel is, 0 to 1; 0 if there is none."""
         return max((channel.usage for channel in self._channels), default=0.0)
+
+    def numbers(self) -> dict[str, float]:
+        """How full the fullest channel is, and of each exchange that, and how many records have gone there."""
+        numbers: dict[str, float] = {"output_usage": self.usage}
+        for channel in self._channels:
+            usage, records = edge_number(channel.edge_id, "output_usage"), edge_number(channel.edge_id, "records")
+            numbers[usage] = max(numbers.get(usage, 0.0), channel.usage)
+            numbers[records] = numbers.get(records, 0) + channel.added_rows
+        return numbers
 
     def wanted_rows(self) -> int:
         """Return how many records to take at once, so that no consumer is given much more than it wants at once."""

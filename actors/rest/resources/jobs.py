@@ -194,6 +194,18 @@ def _input(number: int, edge: EdgeView) -> dict[str, Any]:
         "input": edge.input_index,
         **({} if edge.side_output is None else {"side_output": edge.side_output}),
         **({"feedback": True} if edge.is_feedback else {}),
+        **({} if edge.records is None else _flow(edge)),
+    }
+
+
+def _flow(edge: EdgeView) -> dict[str, Any]:
+    """What goes over an exchange, and how full its fullest queue is: the share of its credit that is in use."""
+    return {
+        "records": edge.records,
+        "records-per-second": edge.records_per_s,
+        "output-usage": edge.output_usage,
+        "input-usage": edge.input_usage,
+        "queue-fill": max(edge.output_usage, edge.input_usage),
     }
 
 

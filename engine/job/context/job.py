@@ -17,7 +17,6 @@ from ...protocol.details import JobDetails
 from ...protocol.messages import JobStatusChanged, RequestSlots, SubmitJob
 from ...protocol.states import JobStatus
 from ...protocol.views import JobView
-from .metrics import edges_of
 from .phase import PHASE_TRANSITIONS, Phase
 from .record import JobRecord
 from .running import JobExecution
@@ -175,4 +174,4 @@ class Job:
             return JobDetails(view, self.settings, checkpoints=checkpoints, initializations=starts)
         graph = self.execution.graph
         vertices = self.record.metrics.details(graph)
-        return JobDetails(view, self.settings, vertices, edges_of(graph), checkpoints, starts)
+        return JobDetails(view, self.settings, vertices, self.record.metrics.edges(graph), checkpoints, starts)

@@ -16,16 +16,21 @@ from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 from ...execution.graph import ExecutionGraph, ExecutionVertex
 from ...functions.accumulators import AccumulatorPart, merged_parts
 from ...functions.event_time_parts import OperatorEventTime
+from ...graph.job_graph import JobEdge
 from ...kernel.metrics import MetricValue, as_numbers, combined
 from ...protocol.details import EdgeView, SubtaskView, VertexDetails
 from ...protocol.states import TaskState
-from ...protocol.task_messages import MetricsReported
+from ...protocol.task_messages import MetricsReported, edge_number
 from ...protocol.views import OperatorView, VertexView
 
-__all__ = ["JobMetrics", "edges_of"]
+__all__ = ["JobMetrics"]
 
 GAUGES = frozenset({"watermark_ms"})
 """Operators' numbers that are no counters: adding them over subtasks would mean nothing."""
+
+
+EDGES = edge_number(0, "").partition("0")[0]
+"""How the names of numbers of exchanges begin."""
 
 
 @dataclass(slots=True)
@@ -50,12 +55,12 @@ class _TaskNumbers:
         self.operators = message.operators
         self.accumulators = message.accumulators
         self.event_time = message.event_time
-        self.records_in_per_s = 1_000 * self._per_ms("records_in")
-        self.records_out_per_s = 1_000 * self._per_ms("records_out")
-        self.busy = min(self._per_ms("busy_ms"), 1.0)
-        self.backpressured = min(self._per_ms("backpressured_ms"), 1.0)
+        self.records_in_per_s = 1_000 * self.per_ms("records_in")
+        self.records_out_per_s = 1_000 * self.per_ms("records_out")
+        self.busy = min(self.per_ms("busy_ms"), 1.0)
+        self.backpressured = min(self.per_ms("backpressured_ms"), 1.0)
 
-    def _per_ms(self, name: str) -> float:
+    def per_ms(self, name: str) -> float:
         elapsed = self.latest.get("elapsed_ms", 0) - self.previous.get("elapsed_ms", 0)
         return max(self.latest.get(name, 0) - self.previous.get(name, 0), 0) / elapsed if elapsed > 0 else 0.0
 
@@ -109,6 +114,15 @@ class JobMetrics:
             for vertex_id, subtasks in graph.vertices.items()
         )
 
+    def edges(self, graph: ExecutionGraph) -> tuple[EdgeView, ...]:
+        """The exchanges of a job, with what goes over them."""
+        tasks: dict[VertexId, list[_TaskNumbers]] = {}
+        for attempt, numbers in self._tasks.items():
+            tasks.setdefault(attempt.vertex, []).append(numbers)
+        return tuple(
+            _edge_of(edge, tasks.get(edge.source, []), tasks.get(edge.target, [])) for edge in graph.job_graph.edges
+        )
+
     def _subtask(self, subtask: ExecutionVertex) -> SubtaskView:
         execution = subtask.current
         if execution is None:
@@ -123,7 +137,7 @@ class JobMetrics:
             host=place.host,
             node=place.info.node,
             entered_ms={state.value: at_ms for state, at_ms in execution.entered_ms.items()},
-            numbers=dict(task.latest),
+            numbers={name: value for name, value in task.latest.items() if not name.startswith(EDGES)},
             records_in_per_s=task.records_in_per_s,
             records_out_per_s=task.records_out_per_s,
             busy=task.busy,
@@ -132,11 +146,21 @@ class JobMetrics:
         )
 
 
-def edges_of(graph: ExecutionGraph) -> tuple[EdgeView, ...]:
-    """The exchanges of a job."""
-    return tuple(
-        EdgeView(edge.source, edge.target, edge.input_index, edge.partitioner.name, edge.side_tag, edge.is_feedback)
-        for edge in graph.job_graph.edges
+def _edge_of(edge: JobEdge, writers: list[_TaskNumbers], readers: list[_TaskNumbers]) -> EdgeView:
+    records, written, read = (edge_number(edge.edge_id, name) for name in ("records", "output_usage", "input_usage"))
+    known = [task for task in writers if records in task.latest]
+    return EdgeView(
+        edge.source,
+        edge.target,
+        edge.input_index,
+        edge.partitioner.name,
+        edge.side_tag,
+        edge.is_feedback,
+        edge.edge_id,
+        int(sum(task.latest[records] for task in known)) if known else None,
+        sum(1_000 * task.per_ms(records) for task in known),
+        max((task.total(written) for task in writers), default=0.0),
+        max((task.total(read) for task in readers), default=0.0),
     )
 
 

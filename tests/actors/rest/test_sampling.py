@@ -97,6 +97,13 @@ def test_a_source_before_a_slow_operator_is_found_without_credit(looked):
     for subtask in found["subtasks"]:
         assert subtask["num-samples"] == QUICK.num_samples
         assert (subtask["ratio"] * QUICK.num_samples) % 1 == pytest.approx(0, abs=1e-9)
+
+    def is_filled(vertex):
+        job = ask(looked.address.url, f"/jobs/{looked.job.get_job_id()}", looked.address.tokens.read).json
+        (queue,) = next(node["inputs"] for node in job["plan"]["nodes"] if node["id"] == "slow")
+        return queue["queue-fill"] >= 0.5 and queue["records"] >= vertex["aggregated"]["metrics"]["read-records"]
+
+    looked.until("/slow", is_filled)
     slow = looked.until("/slow/backpressure", lambda found: found["status"] == "ok")
     assert (slow["backpressureLevel"], [one["ratio"] for one in slow["subtasks"]]) == ("ok", [0, 0])
 

@@ -93,6 +93,9 @@ def test_records_are_those_that_the_functions_have_seen(served):
     assert vertices["note"]["metrics"]["read-records"] == SEEN["note", 0] + SEEN["note", 1]
     assert vertices["note"]["metrics"]["write-records"] == 0
     assert all(vertex["metrics"]["read-records-complete"] for vertex in vertices.values())
+    (inputs,) = [node["inputs"] for node in served.json(served.path)["plan"]["nodes"] if node["id"] == "note"]
+    assert {one["id"]: one["records"] for one in inputs} == {"numbers": NUM_RECORDS, "end/less": SEEN["later"]}
+    assert [one["queue-fill"] for one in inputs] == [0, 0]  # all of it has been taken
     path = f"{served.path}/vertices/note"
     subtasks = served.json(path)["subtasks"]
     assert [one["metrics"]["read-records"] for one in subtasks] == [SEEN["note", 0], SEEN["note", 1]]
