@@ -54,6 +54,11 @@ __all__ = ["DEAD_LETTER_TAG", "PollResult", "SourceOperator"]
 DEAD_LETTER_TAG = "dead-letter"
 """Side output of input that cannot be decoded, under the policy of that name."""
 
+EMIT_LAG, WATERMARK_LAG, SOURCE_IDLE_TIME = "current_emit_event_time_lag", "watermark_lag", "source_idle_time"
+"""Gauges of FLIP-33, in milliseconds: how far the last record's event time and the watermark are behind the clock, and
+how long nothing was emitted.
+"""
+
 DEFAULT_POLL_MS = 20
 """How soon a reader that has nothing and names no time is asked again."""
 
@@ -99,6 +104,8 @@ class SourceOperator(Operator):
         # What was emitted last, so that only changes are emitted.
         self._emitted_ms = MIN_TIMESTAMP
         self._is_idle = False
+        # When records were emitted last.
+        self._emitted_at_ms = 0
         # Those of them that end.
         self._bounded: set[str] = set()
         # Splits were asked for and none has come: whether a bounded one was, too. None if they were not.
@@ -153,7 +160,8 @@ class SourceOperator(Operator):
         self._snapshot_for = getattr(reader, "snapshot_for", None) or (lambda _checkpoint_id: reader.snapshot())
         self._pause_splits = getattr(reader, "pause_splits", None)
         self._withheld = WithheldWatermark(context.step)
-        now_ms = context.now_ms()
+        now_ms = self._emitted_at_ms = context.now_ms()
+        context.metrics.gauge(SOURCE_IDLE_TIME, lambda: max(context.now_ms() - self._emitted_at_ms, 0))
         splits: list[Split] = []
         for element in self._state.get():
             stored = element["split"]
@@ -289,6 +297,7 @@ class SourceOperator(Operator):
             if batch.num_rows:
                 self.context.metrics.count("num_records_in", batch.num_rows)  # read, as in FLIP-33
                 self._withheld.add(batch.num_rows)
+                self._note_emission(batch, now_ms)
                 self.context.output.emit(batch)
             if polled.watermark_ms is not None and not self.context.is_batch:
                 self.context.step.is_cut = False  # it stands where the source has put it
@@ -299,6 +308,16 @@ class SourceOperator(Operator):
         elif polled is ALL_SPLITS_FINISHED:
             for split_id in list(self._trackers):
                 self._forget(split_id)
+
+    def _note_emission(self, batch: Batch, now_ms: int) -> None:
+        """Say when records were emitted last, and how far behind its event time the last one was."""
+        self._emitted_at_ms = now_ms
+        if batch.timestamps is not None:
+            self.context.metrics.gauge(EMIT_LAG, float(now_ms - int(batch.timestamps[-1])))
+
+    def _watermark_lag(self) -> float:
+        has_ended = self._emitted_ms >= MAX_WATERMARK.timestamp_ms
+        return 0.0 if has_ended else float(self.context.now_ms() - self._emitted_ms)
 
     def next_poll_ms(self) -> int | None:
         """After NOTHING: when to poll again at the latest, epoch milliseconds; None: when a split has come."""
@@ -455,6 +474,8 @@ class SourceOperator(Operator):
         self._combined.combine()
         watermark_ms = self._combined.watermark_ms
         if watermark_ms > self._emitted_ms and not self._withheld.waits(self.context.now_ms()):
+            if self._emitted_ms == MIN_TIMESTAMP:
+                self.context.metrics.gauge(WATERMARK_LAG, self._watermark_lag)
             self._emitted_ms = watermark_ms
             self.context.output.emit_watermark(Watermark(watermark_ms))
 

@@ -13,6 +13,8 @@ Flink's (``numRecordsIn`` ...) in snake_case.
 
 from __future__ import annotations
 
+import math
+from collections import Counter as Counts
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -34,13 +36,56 @@ SAMPLE_MS = 5_000
 """A meter notes its count this often, at most: Flink's ``View.UPDATE_INTERVAL_SECONDS``."""
 
 
+QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p98": 0.98, "p99": 0.99, "p999": 0.999}
+"""What is told of a distribution: those of Flink's histograms."""
+
+_BASE = 1.02
+_LOG_BASE = math.log(_BASE)
+_ORIGIN = 1 << 20
+"""Added to the number of a bucket, so that values next to 0 have small numbers on both sides."""
+
+
 class DistributionValue(NamedTuple):
-    """What a distribution has seen so far."""
+    """What a distribution has seen so far.
+
+    Attributes:
+        num: How many values.
+        total: Their sum.
+        low: The least.
+        high: The greatest.
+        buckets: How many there were of about one size, by the number of their bucket; those of subtasks add up.
+    """
 
     num: int
     total: float
     low: float
     high: float
+    buckets: dict[int, int] = {}
+
+    def quantile(self, share: float) -> float:
+        """Return the value that this share of all is not above, to 1 %; at least one value is not infinite."""
+        left = share * sum(self.buckets.values())
+        for bucket in sorted(self.buckets):
+            left -= self.buckets[bucket]
+            if left <= 0:
+                break
+        return min(max(_value_of(bucket), self.low), self.high)
+
+
+def _bucket_of(value: float) -> int:
+    """The number of a value's bucket: they grow by 2 %, and have the order of their values."""
+    if value == 0:
+        return 0
+    size = math.ceil(math.log(abs(value)) / _LOG_BASE) + _ORIGIN
+    return size if value > 0 else -size
+
+
+def _value_of(bucket: int) -> float:
+    """The middle of a bucket."""
+    if bucket == 0:
+        return 0.0
+    size = 2 * _BASE ** (abs(bucket) - _ORIGIN) / (_BASE + 1)
+    return size if bucket > 0 else -size
 
 
 MetricValue = float | DistributionValue
@@ -106,23 +151,31 @@ class Meter:
 
 
 class Distribution:
-    """Count, sum, least and greatest of reported values. Made by `MetricGroup.distribution`."""
+    """Count, sum, least, greatest and quantiles of reported values. Made by `MetricGroup.distribution`."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_buckets", "_high", "_low", "_num", "_total")
 
     def __init__(self) -> None:
-        # None before the first value.
-        self.value: DistributionValue | None = None
+        self._num = 0
+        self._total = 0.0
+        self._low, self._high = math.inf, -math.inf
+        self._buckets: dict[int, int] = {}
 
     def update(self, value: float) -> None:
         """Report a value."""
-        seen = self.value
-        if seen is None:
-            self.value = DistributionValue(1, value, value, value)
-        else:
-            self.value = DistributionValue(
-                seen.num + 1, seen.total + value, min(seen.low, value), max(seen.high, value)
-            )
+        self._num += 1
+        self._total += value
+        self._low, self._high = min(self._low, value), max(self._high, value)
+        if math.isfinite(value):
+            bucket = _bucket_of(value)
+            self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+
+    @property
+    def value(self) -> DistributionValue | None:
+        """What it has seen so far; None before the first value."""
+        if not self._num:
+            return None
+        return DistributionValue(self._num, self._total, self._low, self._high, dict(self._buckets))
 
 
 class MetricGroup:
@@ -227,8 +280,9 @@ class MetricGroup:
         for name, meter in self._meters.items():
             values[f"{name}.count"], values[f"{name}.rate"] = meter.get_count(), meter.get_rate()
         for name, distribution in self._distributions.items():
-            if distribution.value is not None:
-                values[name] = distribution.value
+            seen = distribution.value
+            if seen is not None:
+                values[name] = seen
         for scope, group in self._groups.items():
             prefix = ".".join(scope)
             values.update((f"{prefix}.{name}", value) for name, value in group.statistics().items())
@@ -258,7 +312,7 @@ def _gauge_value(name: str, function: Callable[[], Any]) -> float:
 
 
 def combined(reports: Iterable[dict[str, MetricValue]]) -> dict[str, float]:
-    """Add up the metrics of several subtasks, as plain numbers: a distribution becomes its five figures."""
+    """Add up the metrics of several subtasks, as plain numbers: a distribution becomes its figures."""
     totals: dict[str, MetricValue] = {}
     for report in reports:
         for name, value in report.items():
@@ -282,6 +336,8 @@ def as_numbers(report: dict[str, MetricValue]) -> dict[str, float]:
             numbers.update({f"{name}.count": value.num, f"{name}.sum": value.total})
             numbers.update({f"{name}.min": value.low, f"{name}.max": value.high})
             numbers[f"{name}.mean"] = value.total / value.num
+            if value.buckets:
+                numbers.update({f"{name}.{which}": value.quantile(share) for which, share in QUANTILES.items()})
         else:
             numbers[name] = value
     return numbers
@@ -289,5 +345,9 @@ def as_numbers(report: dict[str, MetricValue]) -> dict[str, float]:
 
 def _merged(one: DistributionValue, other: DistributionValue) -> DistributionValue:
     return DistributionValue(
-        one.num + other.num, one.total + other.total, min(one.low, other.low), max(one.high, other.high)
+        one.num + other.num,
+        one.total + other.total,
+        min(one.low, other.low),
+        max(one.high, other.high),
+        dict(Counts(one.buckets) + Counts(other.buckets)),
     )

@@ -90,7 +90,7 @@ class OperatorView:
         uid: Its uid.
         name: Its display name.
         metrics: Its metrics by their full names (``group.name``), added up over the subtasks of the current attempts; a
-            distribution is there as ``name.count``, ``.sum``, ``.min``, ``.max`` and ``.mean``.
+            distribution is there as ``name.count``, ``.sum``, ``.min``, ``.max``, ``.mean``, ``.p50`` ... ``.p999``.
         event_time: Where event time is in its subtasks, of those whose current attempt has reported.
     """
 

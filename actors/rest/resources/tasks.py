@@ -55,6 +55,10 @@ _NAMES = {
     "num_records_out": "numRecordsOut",
     "num_late_records_dropped": "numLateRecordsDropped",
     "watermark_ms": "currentOutputWatermark",
+    "current_emit_event_time_lag": "currentEmitEventTimeLag",
+    "watermark_lag": "watermarkLag",
+    "source_idle_time": "sourceIdleTime",
+    "pending_records": "pendingRecords",
 }
 """Metrics of operators that Flink has, too, with its names."""
 

@@ -120,6 +120,18 @@ class KafkaReader(SourceReader):
     def open(self, context: ReaderContext) -> None:
         self._context = context
         self._errors = ClientErrors(f"reader of {context.operator_name}, subtask {context.subtask + 1}")
+        context.metrics.gauge("pending_records", self._num_pending)
+
+    def _num_pending(self) -> int:
+        """How many records its partitions have behind what was read, by the last word of the brokers."""
+        if self._consumer is None:
+            return 0
+        pending = 0
+        for one in self._readings.values():
+            place = kafka().TopicPartition(one.topic, one.partition)
+            _low, high = self._consumer.get_watermark_offsets(place, cached=True) or (0, 0)
+            pending += max(high - one.position, 0)  # less than 0 where nothing is known yet
+        return pending
 
     def add_splits(self, splits: list[Split]) -> None:
         library = kafka()

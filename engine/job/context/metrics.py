@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
+from ...connectors.sources import EMIT_LAG, SOURCE_IDLE_TIME, WATERMARK_LAG
 from ...execution.graph import ExecutionGraph, ExecutionVertex
 from ...functions.accumulators import AccumulatorPart, merged_parts
 from ...functions.event_time_parts import OperatorEventTime
@@ -25,7 +26,7 @@ from ...protocol.views import OperatorView, VertexView
 
 __all__ = ["JobMetrics"]
 
-GAUGES = frozenset({"watermark_ms"})
+GAUGES = frozenset({"watermark_ms", EMIT_LAG, WATERMARK_LAG, SOURCE_IDLE_TIME})
 """Operators' numbers that are no counters: adding them over subtasks would mean nothing."""
 
 

@@ -93,9 +93,22 @@ def test_records_are_those_that_the_functions_have_seen(served):
     assert vertices["note"]["metrics"]["read-records"] == SEEN["note", 0] + SEEN["note", 1]
     assert vertices["note"]["metrics"]["write-records"] == 0
     assert all(vertex["metrics"]["read-records-complete"] for vertex in vertices.values())
-    (inputs,) = [node["inputs"] for node in served.json(served.path)["plan"]["nodes"] if node["id"] == "note"]
+
+    def has_been_taken():
+        (inputs,) = [node["inputs"] for node in served.json(served.path)["plan"]["nodes"] if node["id"] == "note"]
+        return inputs if all(one["queue-fill"] == 0 for one in inputs) else None
+
+    inputs = until(has_been_taken, "queues stay filled")
     assert {one["id"]: one["records"] for one in inputs} == {"numbers": NUM_RECORDS, "end/less": SEEN["later"]}
-    assert [one["queue-fill"] for one in inputs] == [0, 0]  # all of it has been taken
+    # Event times of the numbers are milliseconds of 1970; the source has emitted them some time ago.
+    names = ["watermarkLag", "currentEmitEventTimeLag", "sourceIdleTime"]
+    path = f"{served.path}/vertices/numbers/subtasks/metrics?agg=min,max&get="
+    ids = [one["id"] for one in served.json(f"{served.path}/vertices/numbers/subtasks/metrics")]
+    found = {name: served.json(path + next(one for one in ids if one.endswith(f".{name}")))[0] for name in names}
+    now_ms = 1_000 * time.time()
+    assert found["currentEmitEventTimeLag"]["max"] == pytest.approx(now_ms, abs=120_000)
+    assert 0 <= found["watermarkLag"]["min"] <= now_ms  # of a subtask that has ended it is 0
+    assert 0 <= found["sourceIdleTime"]["min"] <= found["sourceIdleTime"]["max"] < 120_000
     path = f"{served.path}/vertices/note"
     subtasks = served.json(path)["subtasks"]
     assert [one["metrics"]["read-records"] for one in subtasks] == [SEEN["note", 0], SEEN["note", 1]]

@@ -381,6 +381,8 @@ def test_accumulators_and_metrics_are_added_up_over_subtasks():
     [metrics] = [o.metrics for vertex in result.view.vertices for o in vertex.operators if o.name == "map"]
     own = {name: value for name, value in metrics.items() if name.startswith("mine.value.")}
     assert own.pop("mine.value.rate.rate") >= 0
+    quantiles = [own.pop(f"mine.value.size.{name}") for name in ("p50", "p75", "p95", "p98", "p99", "p999")]
+    assert quantiles == pytest.approx([44, 67, 85, 88, 89, 89], rel=0.011)
     assert own == {
         "mine.value.seen": 90,
         "mine.value.rate.count": 90,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.kernel.metrics import MetricGroup, combined
+from headrace.engine.kernel.metrics import QUANTILES, MetricGroup, combined
 
 
 def test_a_counter_is_one_whoever_asks_for_it_and_shows_before_it_counts():
@@ -102,4 +103,22 @@ def test_distributions_and_counters_add_up_over_subtasks(parts):
             "d.max": max(everything),
             "d.mean": sum(everything) / len(everything),
         }
-    assert combined(pickle.loads(pickle.dumps(group.statistics())) for group in groups) == expected
+    found = combined(pickle.loads(pickle.dumps(group.statistics())) for group in groups)
+    quantiles = {name: found.pop(f"d.{name}") for name in QUANTILES if f"d.{name}" in found}
+    assert found == expected
+    for name, value in quantiles.items():
+        rank = max(math.ceil(QUANTILES[name] * len(everything)), 1)
+        assert value == pytest.approx(sorted(everything)[rank - 1], rel=0.011), name
+    assert len(quantiles) == (len(QUANTILES) if everything else 0)
+
+
+def test_a_distribution_of_infinities_has_no_quantiles_and_breaks_nothing():
+    group = MetricGroup()
+    for value in (math.inf, -math.inf, math.nan):
+        group.distribution("d").update(value)
+    found = combined([group.statistics()])
+    assert (found["d.count"], found["d.max"]) == (3, math.inf)
+    assert "d.p50" not in found
+    group.distribution("d").update(1e300)
+    group.distribution("d").update(1e-300)
+    assert combined([group.statistics()])["d.p99"] == pytest.approx(1e300, rel=0.011)
