@@ -1,12 +1,14 @@
 """What a test does in every run, and what it leaves to campaigns.
 
 A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them there. The others carry the mark
-``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``, as ``.ci/run`` does. A test of many
-cases, each of which takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others.
-``HEADRACE_TIMES_THE_BLOCKS=10`` runs ten times as many blocks of seeds in a campaign.
+``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``. A test of many cases, each of which
+takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others.
+``HEADRACE_TIMES_THE_BLOCKS=10`` runs ten times as many blocks of seeds in a campaign, and with 0.3, as in ``.ci/run``,
+it has its short form, in which each test has one block more than in every run at least.
 
-Properties have three profiles of Hypothesis. In every run, and with all examples in the profile ``campaign``
-(``--hypothesis-profile=campaign``), the examples are always the same: a change fails by what it changes, not by luck.
+Properties have four profiles of Hypothesis. In every run, with some more examples in the profile ``short``, and with
+all of them in ``campaign`` (``--hypothesis-profile=campaign``), the examples are always the same: a change fails by
+what it changes, not by luck.
 The profile ``random`` draws new ones, and more of them. It looks for bugs that are there already, so it is run by
 itself, from a tree that nobody edits: ``pytest -m hypothesis --hypothesis-profile=random``. What it finds becomes an
 ``@example``.
@@ -22,7 +24,17 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-__all__ = ["EVERY_RUN", "RANDOM", "TIMES_THE_EXAMPLES", "blocks", "campaign", "examples", "leave_most", "planted"]
+__all__ = [
+    "EVERY_RUN",
+    "RANDOM",
+    "TIMES_THE_EXAMPLES",
+    "blocks",
+    "campaign",
+    "examples",
+    "leave_most",
+    "num_blocks",
+    "planted",
+]
 
 EVERY_RUN = "headrace"
 """The Hypothesis profile that is used unless another one is asked for."""
@@ -30,7 +42,7 @@ EVERY_RUN = "headrace"
 RANDOM = "random"
 """The only one that draws new examples."""
 
-TIMES_THE_EXAMPLES = {EVERY_RUN: 0.125, "campaign": 1, RANDOM: 5}
+TIMES_THE_EXAMPLES = {EVERY_RUN: 0.125, "short": 0.4, "campaign": 1, RANDOM: 5}
 """By profile, how many times the examples of a campaign a property sees."""
 
 
@@ -40,12 +52,17 @@ def campaign(*values: Any) -> Any:
 
 
 TIMES_THE_BLOCKS = "HEADRACE_TIMES_THE_BLOCKS"
-"""The variable that says how many times as many blocks of seeds a campaign has; 1 is its short form."""
+"""The variable that says how many times as many blocks of seeds a campaign has; below 1 it is a short one."""
+
+
+def num_blocks(in_every_run: int, in_a_campaign: int) -> int:
+    """How many blocks of seeds, or seeds, a test has in this campaign, which has some that are in no other run."""
+    return max(in_every_run + 1, round(in_a_campaign * float(os.environ.get(TIMES_THE_BLOCKS, "1"))))
 
 
 def blocks(in_every_run: int, in_a_campaign: int) -> list[Any]:
     """Numbers of the blocks of seeds of a test, from 0 on; those from ``in_every_run`` on are for campaigns."""
-    in_all = in_a_campaign * int(os.environ.get(TIMES_THE_BLOCKS, "1"))
+    in_all = num_blocks(in_every_run, in_a_campaign)
     return [*range(in_every_run), *(campaign(block) for block in range(in_every_run, in_all))]
 
 

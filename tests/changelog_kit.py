@@ -14,7 +14,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
-from campaigns import campaign
+from campaigns import campaign, num_blocks
 from operator_harness import MAX_PARALLELISM, ParallelHarness
 
 from headrace.engine.columns.records import Batch, RowKind
@@ -51,7 +51,7 @@ BACKENDS = ["heap", "rocksdb", "rocksdb without room"]
 RUNS = [
     (seed, name) if seed < in_every_run else campaign(seed, name)
     for name, in_every_run, in_all in zip(BACKENDS, (12, 3, 8), (50, 12, 25), strict=True)
-    for seed in range(in_all)
+    for seed in range(num_blocks(in_every_run, in_all))
 ]
 """Seeds and backends: databases cost more than what they are tested for, so that they have fewer."""
 
