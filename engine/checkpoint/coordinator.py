@@ -32,7 +32,6 @@ from typing import Any
 
 from headrace.state.credentials import masked
 
-from ..kernel.config import RestoreMode
 from ..kernel.event_log import EventLog
 from ..kernel.machine import (
     Address,
@@ -63,11 +62,10 @@ from ..protocol.checkpoint_messages import (
 )
 from ..protocol.details import CheckpointView
 from ..protocol.messages import SubmitJob
+from .garbage import CheckpointGarbage, GarbageCollected, SavepointDiscarded, discard
 from .io import (
     CheckpointInventory,
     Fenced,
-    collect_garbage,
-    discard_savepoint,
     list_checkpoints,
     publish_checkpoint,
     publish_savepoint,
@@ -79,8 +77,6 @@ __all__ = [
     "CheckpointCoordinator",
     "CheckpointPublished",
     "CheckpointsListed",
-    "GarbageCollected",
-    "SavepointDiscarded",
 ]
 
 FINAL_RETRY_MS = 100
@@ -147,20 +143,6 @@ class CheckpointPublished:
     checkpoint_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class GarbageCollected:
-    """Token of an offloaded collection; ``retained`` are the checkpoints that stay."""
-
-    retained: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointDiscarded:
-    """Token of an offloaded deletion of what is left of a savepoint."""
-
-    root: str
-
-
 class CheckpointCoordinator:
     """The machine.
 
@@ -192,12 +174,9 @@ class CheckpointCoordinator:
         # Savepoints that were asked for and have not been triggered; and clients that wait for a checkpoint.
         self._wanted: list[SavepointTarget] = []
         self._asked = AskedCheckpoints()
-        # Folders of savepoints that were given up under the present deployment: its tasks may still write there.
-        self._abandoned: list[str] = []
         # Complete and retained, (id, path), oldest first; ids ascend.
         self._completed: list[tuple[int, str]] = []
-        # Garbage is being deleted; more has come up meanwhile.
-        self._is_collecting = self._has_garbage = False
+        self._garbage = CheckpointGarbage(job, self.log)
         self._num_failed_in_a_row = 0
         # The interval has passed since the last trigger; the pause since the last end has.
         self._is_due = False
@@ -221,7 +200,7 @@ class CheckpointCoordinator:
             CheckpointsListed: self._listed,
             CheckpointPublished: self._published,
             GarbageCollected: self._collected,
-            SavepointDiscarded: self._on_discarded,
+            SavepointDiscarded: self._garbage.discarded,
             _IntervalElapsed: self._on_interval,
             _PauseElapsed: self._on_pause_over,
             _CheckpointExpired: self._on_expired,
@@ -251,7 +230,7 @@ class CheckpointCoordinator:
         self._is_due, self._is_pause_over = False, True
         self._is_final_wanted = self._is_final_complete = False
         self._may_try_final = True
-        commands = self._sweep_abandoned()
+        commands = self._garbage.sweep()
         if self._settings is None:
             return commands
         if not self._settings.only_last:
@@ -421,9 +400,8 @@ class CheckpointCoordinator:
         return []
 
     def _refuse_savepoint(self, wanted: SavepointTarget, reason: str) -> list[Command]:
-        discard = _discard(wanted.root)
         failed = self._ended(0, CheckpointOutcome.ABORTED, reason=reason, request_id=wanted.request_id)
-        return [CancelTimer(savepoint_key(wanted.request_id)), failed, discard]
+        return [CancelTimer(savepoint_key(wanted.request_id)), failed, discard(wanted.root)]
 
     def _ended(self, checkpoint_id: int, outcome: CheckpointOutcome, **how: Any) -> Send:
         return Send(self._job_manager, CheckpointEnded(self._epoch, checkpoint_id, outcome, **how))
@@ -433,15 +411,11 @@ class CheckpointCoordinator:
         wanted = pending.savepoint
         assert wanted is not None
         self._note(pending, f"aborted: {reason}", now_ms)
-        self._abandoned.append(wanted.root)
+        self._garbage.abandon(wanted.root)
         commands = self._refuse_savepoint(wanted, reason)
         how = {"reason": reason, "request_id": wanted.request_id, "view": _failed_view(pending, reason, now_ms)}
         commands[1] = self._ended(pending.checkpoint_id, CheckpointOutcome.ABORTED, **how)
         return commands
-
-    def _sweep_abandoned(self) -> list[Command]:
-        roots, self._abandoned = self._abandoned, []
-        return list(map(_discard, roots))
 
     # ------------------------------------------------------------------------------------------------ acknowledgements
     def _on_triggered(self, message: CheckpointTriggered, now_ms: int) -> list[Command]:
@@ -607,31 +581,13 @@ class CheckpointCoordinator:
 
     # --------------------------------------------------------------------------------------------------------- garbage
     def _collect_garbage(self) -> list[Command]:
-        assert self._settings is not None
-        if self._is_collecting:
-            self._has_garbage = True
-            return []
-        self._is_collecting, self._has_garbage = True, False
         retained = tuple(checkpoint_id for checkpoint_id, _path in self._completed)
         bases = frozenset(pending.base_id for pending in self._in_flight if pending.base_id)
-        work = functools.partial(
-            collect_garbage, self._settings.directory, self._job.job_id, self._epoch, retained, bases
-        )
-        if self._job.settings.restore_mode is RestoreMode.CLAIM and len(retained) >= self._settings.num_retained:
-            work = functools.partial(work, releases_claim=True, key_file=self._job.settings.checkpoint_key_file)
-        return [Offload("collect_garbage", GarbageCollected(retained), work)]
+        return self._garbage.collect(self._epoch, retained, bases)
 
     def _collected(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        self._is_collecting = False
-        if event.error is not None:  # no danger: it is tried again after the next checkpoint
-            self.log.add(now_ms, "garbage", f"could not be deleted: {event.error}")
-            return []
-        return self._collect_garbage() if self._has_garbage and self._phase is _Phase.RUNNING else []
-
-    def _on_discarded(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
-        if event.error is not None:  # what stays is no savepoint
-            self.log.add(now_ms, "garbage", f"could not be deleted: {event.error}")
-        return []
+        has_more = self._garbage.collected(event, now_ms)
+        return self._collect_garbage() if has_more and self._phase is _Phase.RUNNING else []
 
     def _note(self, pending: PendingCheckpoint, text: str, now_ms: int) -> None:
         self.log.add(now_ms, f"checkpoint {pending.checkpoint_id}", text)
@@ -639,7 +595,3 @@ class CheckpointCoordinator:
 
 def _failed_view(pending: PendingCheckpoint, reason: str, now_ms: int) -> CheckpointView:
     return pending.view("FAILED", now_ms, reason=masked(reason))
-
-
-def _discard(root: str) -> Offload:
-    return Offload("discard_savepoint", SavepointDiscarded(root), functools.partial(discard_savepoint, root))

@@ -21,6 +21,7 @@ from simulation.savepoints import run_savepoint_seed
 
 from headrace.connectors.files import sink as file_sink
 from headrace.engine.checkpoint import coordinator as checkpointing
+from headrace.engine.checkpoint import garbage
 from headrace.engine.checkpoint import io as checkpoint_io
 from headrace.engine.checkpoint import pending as pending_checkpoint
 from headrace.engine.job.context import savepoints as job_savepoints
@@ -148,7 +149,7 @@ def test_a_clean_up_that_takes_savepoints_too_is_noticed() -> None:
             files.pop(path)
         return deleted
 
-    with patched((checkpointing, "collect_garbage", collect)):
+    with patched((garbage, "collect_garbage", collect)):
         assert is_noticed("clean_up_that_takes_savepoints_too", 100)
 
 
