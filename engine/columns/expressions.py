@@ -26,10 +26,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.state.errors import HeadraceError, ProgramError, TypeMismatchError, UserFunctionError, nearest
+from headrace.state.errors import ProgramError, TypeMismatchError, nearest
 
 from .decimal_kernels import as_literal
-from .kernels import KERNELS, TIME_UNITS, Value
+from .kernel_calls import call_kernel, first_line, without_values
+from .kernels import TIME_UNITS, Value
 
 __all__ = [
     "Expression",
@@ -499,30 +500,8 @@ class Call(Expression):
                 for argument, value in zip(self.arguments, values, strict=True)
             ]
         # Constants alone would be computed, and might fail, even for no records.
-        return self._apply(values if batch.num_rows else _without_values(values))
-
-    def _apply(self, values: list[Value]) -> Value:
-        kernel = KERNELS[self.function]
-        options = dict(self.options)
-        try:
-            return kernel(*values, **options)
-        except HeadraceError:
-            raise
-        except (TypeError, NotImplementedError) as error:
-            raise self._type_mismatch(values, error) from error
-        except (pa.ArrowInvalid, pa.ArrowException, ArithmeticError, ValueError) as error:
-            # Arrow reports bad types and bad values alike. If no values at all fail too, it was the types.
-            try:
-                kernel(*_without_values(values), **options)
-            except (pa.ArrowInvalid, pa.ArrowException, TypeError, NotImplementedError, ValueError):
-                raise self._type_mismatch(values, error) from error
-            message = f"expression {self!r} failed: {_first_line(error)}"
-            raise UserFunctionError(message) from error
-
-    def _type_mismatch(self, values: list[Value], error: Exception) -> TypeMismatchError:
-        types = ", ".join(str(value.type) for value in values)
-        message = f"expression {self!r} cannot be applied to {types}: {_first_line(error)}"
-        return TypeMismatchError(message)
+        values = values if batch.num_rows else without_values(values)
+        return call_kernel(self.function, values, dict(self.options), self)
 
     def __repr__(self) -> str:
         operands = [repr_operand(argument) for argument in self.arguments]
@@ -554,7 +533,7 @@ def lit(value: Any, data_type: pa.DataType | None = None) -> Expression:
     try:
         return _Literal(pa.scalar(value, data_type))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        message = f"cannot use {value!r} in an expression: {_first_line(error)}"
+        message = f"cannot use {value!r} in an expression: {first_line(error)}"
         raise TypeMismatchError(message) from error
 
 
@@ -629,17 +608,6 @@ def _data_type(to: pa.DataType | str | type) -> pa.DataType:
 
 def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-
-
-def _without_values(values: list[Value]) -> list[Value]:
-    return [
-        pa.nulls(0, value.type) if isinstance(value, pa.Array) or i == 0 else value for i, value in enumerate(values)
-    ]
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
 
 
 def repr_operand(argument: Expression) -> str:
