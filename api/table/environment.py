@@ -60,13 +60,12 @@ from ..stream.environment import StreamExecutionEnvironment
 from .aggregate_functions import UserDefinedAggregateFunction
 from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, TemporaryView, table_entry
 from .compiled_plans import plan_exists, read_plan, write_plan
-from .conflicts import without_conflicts
 from .connectors.changelog import ChangelogColumns, behind
 from .connectors.given import GivenTable
 from .execution import Execution
 from .file_catalog import catalog_of
 from .functions import UserDefinedFunction, UserDefinedTableFunction
-from .inserting import StatementSet, rows_of_table
+from .inserting import StatementSet, rows_of_table, without_conflicts
 from .result import StatementResult, TableResult
 from .settings import Settings, TableConfig
 from .statement_tables import StatementTables

@@ -42,10 +42,10 @@ from ..stream.environment import StreamExecutionEnvironment
 from .analysis import analyzed_batches, analyzed_job
 from .catalog import CatalogTable
 from .compiled_plans import refuse_rows_at_hand, require_same, ttls_as_compiled
-from .conflicts import is_told_apart
 from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
 from .connectors.contract import Options, TableConnector
 from .connectors.ends import BlackholeTable
+from .inserting import is_told_apart
 from .result import RowsResult, StatementResult, TableResult
 from .settings import Settings
 from .streams import Streams

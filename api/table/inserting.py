@@ -1,6 +1,14 @@
 """Rows that are written into tables: what they become there, and several tables that are written in one job.
 
-Source: Flink's documentation ("INSERT Statement"), ``DynamicSinkUtils``, ``StatementSet``.
+A table that is written by its PRIMARY KEY has one row of each. Where the key does not tell the query's rows apart, a
+row that is taken back would take another one with it. ON CONFLICT says what is done: ``DO DEDUPLICATE`` and
+``DO NOTHING`` put a Top-N of one row below the table, which knows all rows of a key: the last that came is written, or
+the first. ``DO ERROR`` puts one there that ends the job when a key has several rows
+(`headrace.engine.changelog.one_row`). Where the key tells the rows apart there is nothing to resolve, and nothing is
+added.
+
+Source: Flink's documentation ("INSERT Statement"), ``DynamicSinkUtils``, ``StatementSet``, ``SinkUpsertMaterializer``;
+FLIP-558.
 """
 
 from __future__ import annotations
@@ -12,10 +20,13 @@ import pyarrow as pa
 
 from headrace.engine.columns.expressions import lit
 from headrace.engine.errors import ProgramError, nearest
+from headrace.engine.optimizer.upsert_keys import upsert_keys
+from headrace.engine.plan.plan import Node
 
 from ..sql.functions.coercion import cast_to
 from ..sql.functions.contract import Typed
 from ..sql.parsing.errors import SqlError
+from ..sql.parsing.statements import Conflict
 from ..sql.parsing.types import sql_name
 from ..sql.relations import Builder, Relation, renamed
 from .catalog import CatalogTable
@@ -24,7 +35,7 @@ if TYPE_CHECKING:
     from .result import TableResult
     from .table import Table
 
-__all__ = ["StatementSet", "rows_of_table"]
+__all__ = ["StatementSet", "is_told_apart", "rows_of_table", "without_conflicts"]
 
 
 class Inserts(Protocol):
@@ -126,3 +137,48 @@ def _can_be_stored(kind: pa.DataType, column: pa.DataType) -> bool:
     if is_.is_integer(column) and not is_.is_integer(kind):
         return False
     return all(numbers) or all(times) or (is_.is_struct(kind) and is_.is_struct(column))
+
+
+def is_told_apart(root: Node, table: CatalogTable) -> bool:
+    """Whether the PRIMARY KEY of a table is known to tell the rows of an optimised query apart."""
+    own = set(table.connector.primary_key)
+    return any(set(key) <= own for key in upsert_keys(root))
+
+
+def without_conflicts(
+    table: CatalogTable,
+    relation: Relation,
+    conflict: Conflict,
+    builder: Builder,
+    optimized: Node,
+    *,
+    is_batch: bool,
+) -> Relation:
+    """Return rows of which each has a PRIMARY KEY of its own.
+
+    Args:
+        table: Where they are written.
+        relation: The rows, with the columns of the table.
+        conflict: What ON CONFLICT says.
+        builder: Makes nodes.
+        optimized: How they are made.
+        is_batch: Whether the rows are bounded, and have no order of arrival.
+
+    Raises:
+        SqlError: If the table is not written by a key, or what is said cannot be done.
+    """
+    name, key = table.statement.name, table.connector.primary_key
+    if not table.connector.applies_by_key:
+        message = f"ON CONFLICT is for tables that are written by their PRIMARY KEY; {name!r} is not"
+        raise SqlError(message, hint="leave it out, or write into a table of 'jdbc' with a PRIMARY KEY")
+    if is_told_apart(optimized, table):
+        return relation
+    if is_batch:
+        message = "ON CONFLICT in batch mode is not supported: rows have no order in which they come"
+        raise SqlError(
+            message, hint="choose a row: ROW_NUMBER() OVER (PARTITION BY the key ORDER BY ...) with WHERE n = 1"
+        )
+    node = builder.one_of_key(
+        relation.node, key, latest_first=conflict.action != "NOTHING", refuses_others=conflict.action == "ERROR"
+    )
+    return Relation(node, relation.scope)
