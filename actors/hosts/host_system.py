@@ -18,11 +18,10 @@ __all__ = [
     "AskTimedOutError",
     "HostGoneError",
     "HostSystem",
+    "ProcessClocks",
     "SteadyClock",
     "Ticks",
     "process_monotonic_ms",
-    "process_stopwatch_us",
-    "thread_processor_us",
 ]
 
 
@@ -112,14 +111,20 @@ def process_monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def process_stopwatch_us() -> int:
-    """Microseconds of a clock that never goes back."""
-    return time.perf_counter_ns() // 1_000
+class ProcessClocks:
+    """The clocks of hosts that are processes of a machine, or parts of this one; a part of `HostSystem`."""
 
+    def monotonic_ms(self, _host: str) -> int:
+        """Milliseconds of the machine's clock, also while it sleeps."""
+        return process_monotonic_ms()
 
-def thread_processor_us() -> int:
-    """Microseconds of processor time that the calling thread has had."""
-    return time.thread_time_ns() // 1_000
+    def stopwatch_us(self, _host: str) -> int:
+        """Microseconds of a clock that only tells how long work takes."""
+        return time.perf_counter_ns() // 1_000
+
+    def processor_us(self, _host: str) -> int:
+        """Microseconds of processor time that the calling thread has had."""
+        return time.thread_time_ns() // 1_000
 
 
 class SteadyClock:

@@ -33,11 +33,9 @@ from ..hosts.host import HostKernel, MachineFactory
 from ..hosts.host_system import (
     AskTimedOutError,
     HostGoneError,
+    ProcessClocks,
     SteadyClock,
     Ticks,
-    process_monotonic_ms,
-    process_stopwatch_us,
-    thread_processor_us,
 )
 from ..hosts.interrupts import Interrupts
 from ..hosts.log_files import HostLogs
@@ -90,7 +88,7 @@ class _Answer:
         self.done.set()
 
 
-class LocalSystem:
+class LocalSystem(ProcessClocks):
     """Hosts in this process.
 
     Args:
@@ -212,18 +210,6 @@ class LocalSystem:
         self._offloads.close()
 
     # ------------------------------------------------------------------------------------------------------- HostSystem
-    def monotonic_ms(self, _host: str) -> int:
-        """Milliseconds of the machine's clock, also while it sleeps."""
-        return process_monotonic_ms()
-
-    def stopwatch_us(self, _host: str) -> int:
-        """Microseconds of a clock that only tells how long work takes."""
-        return process_stopwatch_us()
-
-    def processor_us(self, _host: str) -> int:
-        """Microseconds of processor time that the calling thread has had."""
-        return thread_processor_us()
-
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Hand a frame over."""
         host = self._hosts.get(frame.destination)

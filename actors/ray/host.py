@@ -50,7 +50,7 @@ from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR
 from headrace.state.reading.program_pickles import dump_program, load_program
 
 from ..hosts.host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
-from ..hosts.host_system import SteadyClock, Ticks, process_monotonic_ms, process_stopwatch_us, thread_processor_us
+from ..hosts.host_system import ProcessClocks, SteadyClock, Ticks
 from ..hosts.log_files import HostLogs, cluster_log_folder, remove_old_logs
 from ..hosts.observer import HostObserver, LoopThread
 from ..hosts.offloads import OffloadPools
@@ -283,7 +283,7 @@ def _describe_death(pid: int | None, error: BaseException) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- a process
-class _Process:
+class _Process(ProcessClocks):
     """What a host's process has besides its kernel: the loop, and the kernel's `HostSystem`."""
 
     point: Callable[[str, str], None] | None = None
@@ -388,18 +388,6 @@ class _Process:
         return int((time.monotonic() - began) * 1_000), self._kernel.doing
 
     # ---------------------------------------------------------------------------------------- HostSystem, on the loop
-    def monotonic_ms(self, _host: str) -> int:
-        """Milliseconds of the machine's clock, also while it sleeps."""
-        return process_monotonic_ms()
-
-    def stopwatch_us(self, _host: str) -> int:
-        """Microseconds of a clock that only tells how long work takes."""
-        return process_stopwatch_us()
-
-    def processor_us(self, _host: str) -> int:
-        """Microseconds of processor time that the calling thread has had."""
-        return thread_processor_us()
-
     def transmit(self, frame: Frame, *, again: bool) -> bool:
         """Call the receiving host; what happens to the call is the link's business."""
         handle = self._handles.get(frame.destination)
