@@ -17,7 +17,7 @@ import functools
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace.engine.cluster.leadership import LeaderRefused
 from headrace.engine.cluster.standbys import HEAD, is_head
@@ -389,6 +389,8 @@ def connect(
     name: str | None = None,
     faults: FaultPlan | None = None,
     examine: Examine | None = None,
+    joins_only: bool = False,
+    starts_only: bool = False,
 ) -> Cluster:
     """Make a cluster, or find a detached one.
 
@@ -402,16 +404,19 @@ def connect(
         faults: What goes wrong in the simulator; nothing by default.
         examine: What TaskManagers look at their machines with. None looks, but not in the simulator, where nothing is
             known of them.
+        joins_only: Whether to join a detached cluster that is there, of the name or the only one, and start none.
+        starts_only: Whether to start one, and join none.
 
     Raises:
-        ConfigurationError: If the options do not fit together.
-        ClusterUnavailableError: If there is no Ray cluster at the address.
+        ConfigurationError: If the options do not fit together, or a cluster of the name is there that is not wanted.
+        ClusterUnavailableError: If there is no Ray cluster at the address, or on it none that could be joined.
     """
     if actor_system != "ray" and (address is not None or detached):
         message = f"address and detached are options of actor system 'ray'; got {actor_system!r}"
         raise ConfigurationError(message)
     if actor_system == "ray":
-        return _connect_ray(address, settings, name, detached=detached)
+        wanted = _Wanted(detached, joins_only, starts_only)
+        return _connect_ray(address, settings, name, wanted)
     if actor_system == "local":
         examine = examine or examine_machine
     from .local.system import LocalSystem
@@ -563,24 +568,55 @@ def _all_clusters(address: str | None) -> Iterator[list[Cluster]]:
             cluster.close()
 
 
-def _connect_ray(address: str | None, settings: ClusterSettings, name: str | None, *, detached: bool) -> Cluster:
+class _Wanted(NamedTuple):
+    """Which clusters of a Ray will do."""
+
+    detached: bool
+    joins_only: bool
+    starts_only: bool
+
+
+def _connect_ray(address: str | None, settings: ClusterSettings, name: str | None, wanted: _Wanted) -> Cluster:
     from .ray.connection import open_ray
     from .ray.system import clusters_on_ray
 
-    opened = open_ray(address, settings.max_slots, may_start=not detached)
+    opened = open_ray(address, settings.max_slots, may_start=not wanted.detached and not wanted.joins_only)
     try:
         if settings.high_availability is not None:
             name = settings.high_availability.cluster_id
-        if name is not None and name in clusters_on_ray():
+        running = clusters_on_ray()
+        if wanted.joins_only:
+            name = _one_of(running, name)
+        if name is not None and name in running:
+            if wanted.starts_only:
+                message = f"a cluster {name!r} runs already, and a job of its own cluster was asked for"
+                raise ConfigurationError(message, hint="Submit to it with '--target session', or choose another id.")
             return _found_on_ray(name, settings.high_availability, opened=opened)
         name = name or uuid.uuid4().hex[:8]
-        return _start_on_ray(settings, name, opened=opened, detached=detached)
+        return _start_on_ray(settings, name, opened=opened, detached=wanted.detached)
     except BaseException:
         if opened:
             import ray
 
             ray.shutdown()
         raise
+
+
+def _one_of(running: list[str], name: str | None) -> str:
+    """The cluster to join: the one of the name, or the only one there is.
+
+    Raises:
+        ClusterUnavailableError: If there is none, or more than one.
+    """
+    if name is None and len(running) == 1:
+        return running[0]
+    if name is not None and name in running:
+        return name
+    what = f"there is no Headrace cluster {name!r}" if name else "there is no Headrace cluster to submit to"
+    if name is None and running:
+        what = f"{len(running)} Headrace clusters run, and none of them was named"
+    known = f"There are {', '.join(map(repr, running))}." if running else "'headrace cluster start' starts one."
+    raise ClusterUnavailableError(what, hint=known)
 
 
 def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detached: bool) -> Cluster:

@@ -83,6 +83,26 @@ def wait_until_served(address):
 
 
 @pytest.mark.campaign
+def test_as_an_application_whose_client_has_gone(cluster, tmp_path):
+    ray, environment, _, server = cluster
+    wait_until_served(server)
+    (tmp_path / "env.json").write_text('{"env_vars": {"HEADRACE_PROGRESS": "lines"}}')
+    command = [
+        sys.executable, "-m", "headrace.cli", "run-application", "--address", server, "--python", sys.executable,
+        "--runtime-env", tmp_path / "env.json", "--submission-id", "delays", "--slot-timeout", "3 min", "-p", "2",
+        PROGRAM, tmp_path / "out",
+    ]  # fmt: skip
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.startswith("submitted application delays: ")
+    logs = [ray, "job", "logs", "--follow", "--address", server, "delays"]  # until it ends
+    ran = subprocess.run(logs, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    assert "Job 'delays' succeeded" in ran.stdout + ran.stderr, ran.stdout + ran.stderr
+    assert "delays per airport: FINISHED" in ran.stdout
+    assert delays_in(tmp_path / "out") == expected_delays()
+
+
+@pytest.mark.campaign
 def test_through_ray_job_submit(cluster, tmp_path):
     ray, environment, address, server = cluster
     wait_until_served(server)

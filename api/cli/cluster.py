@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
     from headrace.engine.protocol.views import JobView, TaskManagerView
 
-__all__ = ["add_cluster_commands", "add_high_availability_options", "export_high_availability"]
+__all__ = ["add_cluster_commands", "add_high_availability_options", "high_availability_variables"]
 
 SHOW_AFTER_S = 30.0
 """How long ``recover`` waits for the first jobs to run before it shows what there is."""
@@ -67,21 +67,20 @@ def add_cluster_commands(commands: Any) -> None:
 def add_high_availability_options(parser: argparse.ArgumentParser) -> None:
     """Options that make the cluster of a command survive its leader."""
     parser.add_argument("--ha-dir", metavar="DIR", help="high availability: where the cluster's jobs are kept")
-    parser.add_argument("--cluster-id", metavar="ID", help="name of the cluster, by which it is recovered")
+    parser.add_argument("--cluster-id", metavar="ID", help="name of the cluster, by which it is found and recovered")
     parser.add_argument(
         "--zookeeper", metavar="HOST:PORT/PATH", help="elect leaders in ZooKeeper, not in the directory"
     )
 
 
-def export_high_availability(options: argparse.Namespace) -> None:
-    """Hand these options on to the environment that the program makes."""
-    for name, value in (
-        ("HEADRACE_HA_DIR", options.ha_dir and lasting_place(options.ha_dir, "--ha-dir")),
-        ("HEADRACE_CLUSTER_ID", options.cluster_id),
-        ("HEADRACE_HA_ZOOKEEPER", options.zookeeper),
-    ):
-        if value:
-            os.environ[name] = value
+def high_availability_variables(options: argparse.Namespace) -> dict[str, str]:
+    """These options as the environment that a program makes is told of them."""
+    given = {
+        "HEADRACE_HA_DIR": options.ha_dir and lasting_place(options.ha_dir, "--ha-dir"),
+        "HEADRACE_CLUSTER_ID": options.cluster_id,
+        "HEADRACE_HA_ZOOKEEPER": options.zookeeper,
+    }
+    return {name: value for name, value in given.items() if value}
 
 
 def _add_start_options(parser: argparse.ArgumentParser) -> None:

@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 from headrace import __version__
 from headrace.engine.errors import HeadraceError, JobNotFoundError
 
-from .cluster import (
-    add_cluster_commands,
-    add_high_availability_options,
-    export_high_availability,
-)
+from .applications import add_command as add_application_command
+from .cluster import add_cluster_commands
 from .dashboard import add_command as add_dashboard_command
 from .job_logs import add_command as add_logs_command
+from .program_options import add_program_options, program_variables
 from .programs import add_commands as add_program_commands
 from .programs import run_file
 from .sql import add_command as add_sql_command
@@ -91,41 +89,18 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--address", metavar="ADDRESS", help="Ray cluster to use; default: the running one, else a new local one"
     )
-    run.add_argument("--parallelism", "-p", type=_positive, metavar="N", help="default parallelism of the program")
     run.add_argument(
-        "--detached", "-d", action="store_true", help="leave cluster and jobs running at the program's end"
-    )
-    add_high_availability_options(run)
-    run.add_argument(
-        "--executor",
-        choices=("spark", "local"),
-        help="of data sets: on Spark in the Ray cluster, or in this process (what HEADRACE_EXECUTOR says, else spark)",
+        "--target",
+        "-t",
+        choices=("local", "session", "per-job"),
+        help="where its jobs run: in this process; on a cluster that runs; on one that ends with them. Without it "
+        "on the cluster that --cluster-id names, if it runs, else on one that is started",
     )
     run.add_argument(
-        "--slot-timeout",
-        type=_duration,
-        metavar="TIME",
-        help='wait so long for slots while the cluster launches no nodes, e.g. "2 min" (30 s)',
+        "--detached", "-d", action="store_true", help="submit jobs and do not wait for them; they outlive the program"
     )
-    run.add_argument(
-        "--launch-timeout",
-        type=_duration,
-        metavar="TIME",
-        help='wait so long in all while it says that it launches some, e.g. "1 h" (30 min)',
-    )
+    add_program_options(run, _positive)
     run.add_argument("--quiet", "-q", action="store_true", help="no progress")
-    run.add_argument("--rest-port", metavar="PORTS", help="serve REST on this port of the loopback, or one of a range")
-    run.add_argument("--from-savepoint", metavar="PATH", help="start from a savepoint, or a checkpoint")
-    run.add_argument(
-        "--allow-non-restored-state",
-        action="store_true",
-        help="start although it holds state that has no place in the program",
-    )
-    run.add_argument(
-        "--restore-mode",
-        choices=("no_claim", "claim"),
-        help="claim: the job deletes it when it needs it no more (no_claim)",
-    )
     run.add_argument(
         "--dry-run",
         action="store_true",
@@ -134,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("program", help="a Python file")
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(function=_run)
+    add_application_command(commands, _positive)
 
     add_sql_command(commands, _positive)
     add_dashboard_command(commands)
@@ -215,15 +191,6 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-def _duration(text: str) -> int:
-    from headrace.state.values.durations import parse_duration_ms
-
-    try:
-        return parse_duration_ms(int(text) if text.isdecimal() else text)
-    except HeadraceError as error:
-        raise argparse.ArgumentTypeError(error.message) from error
-
-
 def _operator_parallelism(text: str) -> tuple[str, int]:
     name, separator, number = text.rpartition("=")
     if not separator or not name or not number.isdecimal() or int(number) < 1:
@@ -276,37 +243,27 @@ def _print_result(result: DemoResult, *, was_kill_wanted: bool, is_kept: bool) -
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..arguments.places import lasting_place
     from ..stream.restoring import DryRunOver
 
     program = Path(options.program)
     if not program.is_file():
         print(f"error: there is no program {str(program)!r}", file=sys.stderr)
         return 2
+    if options.dry_run and options.from_savepoint is None:
+        print("error: --dry-run needs --from-savepoint", file=sys.stderr)
+        return 2
+    os.environ.update(program_variables(options))
     if options.address:
         os.environ["HEADRACE_ADDRESS"] = options.address
-    if options.parallelism:
-        os.environ["HEADRACE_PARALLELISM"] = str(options.parallelism)
-    if options.slot_timeout is not None:
-        os.environ["HEADRACE_SLOT_REQUEST_TIMEOUT"] = str(options.slot_timeout)
-    if options.launch_timeout is not None:
-        os.environ["HEADRACE_NODE_LAUNCH_TIMEOUT"] = str(options.launch_timeout)
-    if options.executor:
-        os.environ["HEADRACE_EXECUTOR"] = options.executor
-    if options.from_savepoint is not None:
-        os.environ["HEADRACE_RESTORE_FROM"] = lasting_place(options.from_savepoint, "--from-savepoint")
-    elif options.dry_run or options.restore_mode or options.allow_non_restored_state:
-        print("error: --dry-run, --restore-mode and --allow-non-restored-state need --from-savepoint", file=sys.stderr)
-        return 2
-    if options.allow_non_restored_state:
-        os.environ["HEADRACE_ALLOW_NON_RESTORED_STATE"] = "1"
-    if options.restore_mode:
-        os.environ["HEADRACE_RESTORE_MODE"] = options.restore_mode
+    if options.target == "local":
+        if options.address or options.detached or options.cluster_id:
+            print("error: --target local has no cluster: no --address, --detached or --cluster-id", file=sys.stderr)
+            return 2
+        os.environ["HEADRACE_ACTOR_SYSTEM"] = "local"
+    elif options.target:
+        os.environ["HEADRACE_TARGET"] = options.target
     if options.detached:
         os.environ["HEADRACE_DETACHED"] = "1"
-    if options.rest_port:
-        os.environ["HEADRACE_REST_PORT"] = options.rest_port
-    export_high_availability(options)
     if options.dry_run:
         os.environ["HEADRACE_DRY_RUN"] = "1"
     elif options.quiet:

@@ -8,7 +8,8 @@ What a program does not say itself may be said from outside, so that one program
 notebook and through ``ray job submit``: ``HEADRACE_ACTOR_SYSTEM``, ``HEADRACE_ADDRESS``, ``HEADRACE_PARALLELISM``,
 ``HEADRACE_RESTORE_FROM``, ``HEADRACE_RESTORE_MODE``, ``HEADRACE_ALLOW_NON_RESTORED_STATE``,
 ``HEADRACE_SAVEPOINT_DIRECTORY``, ``HEADRACE_SLOT_REQUEST_TIMEOUT``, ``HEADRACE_NODE_LAUNCH_TIMEOUT``,
-``HEADRACE_DRY_RUN``, ``HEADRACE_PROGRESS``. What it does say wins.
+``HEADRACE_TARGET``, ``HEADRACE_CLUSTER_ID``, ``HEADRACE_DETACHED``, ``HEADRACE_AUTOSCALER``, ``HEADRACE_DRY_RUN``,
+``HEADRACE_PROGRESS``. What it does say wins.
 
 Source: PyFlink's ``StreamExecutionEnvironment``, ``CheckpointConfig`` and ``RestartStrategies``.
 """
@@ -55,6 +56,7 @@ from ..jobs.shown_program import ProgramShown, is_only_shown
 from .absent_names import absence_of
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
+from .deployment import Deployment, DetachedJobExecutionResult
 from .environment_settings import (
     REST_PORT_VARIABLE,
     EnvironmentSettings,
@@ -96,6 +98,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._address = address
         self._seed = seed
         self._detached = detached
+        self._deployment = Deployment()
         # Operators and sinks of the program so far; what feeds them hangs on them. Emptied by every submission.
         self._transformations: list[OperatorTransformation] = []
         self._next_id = 0
@@ -134,16 +137,16 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             message = f"actor_system must be one of {', '.join(_ACTOR_SYSTEMS)}; got {actor_system!r}"
             raise ConfigurationError(message)
         cluster_options = {f.name: options.pop(f.name) for f in fields(ClusterSettings) if f.name in options}
+        deployment = Deployment.from_environment(actor_system)
         environment = StreamExecutionEnvironment(
             actor_system,
             address or os.environ.get("HEADRACE_ADDRESS") or None,
             ClusterSettings(**cluster_options),
             seed=int(options.pop("seed", 0)),
-            detached=bool(
-                options.pop("detached", os.environ.get("HEADRACE_DETACHED") == "1" and actor_system == "ray")
-            ),
-            cluster_name=options.pop("cluster_name", None),
+            detached=bool(options.pop("detached", deployment.is_detached)),
+            cluster_name=options.pop("cluster_name", deployment.cluster_name),
         )
+        environment._deployment = deployment
         if environment._cluster_settings.rest is None and actor_system != "sim":
             rest = rest_from_environment()
             environment._cluster_settings = replace(environment._cluster_settings, rest=rest)
@@ -386,7 +389,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         restore_mode: RestoreMode | str | None = None,
         on_progress: ProgressListener | None = None,
     ) -> JobExecutionResult:
-        """Run the program and wait for its end.
+        """Run the program and wait for its end; under ``headrace run --detached`` submit it and go on at once.
 
         Args:
             job_name: For people.
@@ -409,6 +412,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         client: JobClient | None = None
         restore = Restore.of(from_checkpoint, from_savepoint, allow_non_restored_state, restore_mode)
         try:
+        if self._deployment.is_detached:
+            return self._execute_detached(job_name, restore)
             client = self._submit(job_name, restore, on_progress, attached=True)
             return client.result()
         except (UserError, ExternalError, JobError):
@@ -425,6 +430,15 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             raise
 
     def execute_async(
+    def _execute_detached(self, job_name: str, restore: Restore) -> JobExecutionResult:
+        client = self._submit(job_name, restore, None, attached=False)
+        assert self._cluster is not None
+        job_id = client.get_job_id()
+        print(f"submitted {job_id} ({job_name}) to cluster {self._cluster.name}", flush=True)  # noqa: T201
+        if self._deployment.starts_only:
+            self.close()  # the next job has another cluster
+        return DetachedJobExecutionResult(job_id, job_name)
+
         self,
         job_name: str = _DEFAULT_JOB_NAME,
         *,
@@ -538,13 +552,18 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             from headrace.actors.cluster import connect
 
             self._cluster = connect(
+            deployment, settings = self._deployment, self._cluster_settings
+            if deployment.starts_only and self._detached:
+                settings = replace(settings, ends_with_jobs=True)
                 self._actor_system,
                 address=self._address,
                 detached=self._detached,
                 name=self._cluster_name,
-                settings=self._cluster_settings,
+                settings=settings,
                 seed=self._seed,
             )
+                joins_only=deployment.joins_only,
+                starts_only=deployment.starts_only,
             self._is_connected = True
             atexit.register(self.close)
             if os.environ.get(REST_PORT_VARIABLE):

@@ -50,6 +50,7 @@ from ..kernel.machine import (
     Reply,
     Send,
     Started,
+    StartTimer,
     StopHost,
     kind_of,
 )
@@ -109,6 +110,9 @@ MAX_ARCHIVED = 1_000
 MAX_DETAILED_SUBTASKS = 20_000
 """Of ended jobs that are remembered in full: some fifty megabytes."""
 
+JOBS_AWAITED_MS = 120_000
+"""A cluster that ends with its jobs ends after so long without any, too: whoever was to submit one has gone."""
+
 MAX_STORE_ATTEMPTS = 5
 """A submission that could not be stored so often is refused."""
 
@@ -121,6 +125,11 @@ class _PredecessorEnded:
 
     def __str__(self) -> str:
         return self.host
+
+
+@dataclass(frozen=True, slots=True)
+class _JobsAwaited:
+    """Timer: a cluster that is there for its jobs alone has waited long enough for the first one."""
 
 
 class Dispatcher:
@@ -159,6 +168,8 @@ class Dispatcher:
             self._election = LeaderElection(ha.lease, ha.record, ha.born_after, lambda: self.monotonic_ms(), self.log)
         # It leads and knows all jobs.
         self._is_active = high_availability is None
+        # A cluster that ends with its jobs has had one under this leader, or has waited in vain.
+        self._may_end_with_jobs = False
         # Why it does not take over what is stored, though it leads, until somebody has mended that.
         self._refusal: ConfigurationError | None = None
         self._standbys: Standbys | None = None
@@ -176,6 +187,8 @@ class Dispatcher:
             PingDue: self._on_ping_due,
             AllReleased: self._on_all_released,
             ShutdownTimedOut: self._on_shutdown_timed_out,
+            Started: self._on_started,
+            _JobsAwaited: self._on_jobs_awaited,
             JobCleanedUp: self._cleaned_up,
             StoreAgain: self._on_store_again,
             CleanUpAgain: lambda _timer, _now_ms: self._cleanup.again(),
@@ -202,6 +215,7 @@ class Dispatcher:
         handler = self._handlers.get(kind_of(event))
         if handler is not None:
             commands += handler(event, now_ms)
+        commands += self._end_with_jobs()
         if self._election is not None and self._election.is_over:
             return self._step_down()  # what it was about to do, it may not do any more
         return commands
@@ -282,6 +296,7 @@ class Dispatcher:
 
     # ---------------------------------------------------------------------------------------------------- job managers
     def _start_job_manager(self, job: DispatchedJob, now_ms: int) -> list[Command]:
+        self._may_end_with_jobs = self._settings.ends_with_jobs
         return self._hosts.start(job, self.term, now_ms)
 
     def _on_ping_due(self, timer: PingDue, now_ms: int) -> list[Command]:
@@ -385,6 +400,27 @@ class Dispatcher:
         self._shutdown.ask_ids.append(ask_id)
         return commands + self._shut_down_further()
 
+    def _on_started(self, _event: Started, _now_ms: int) -> list[Command]:
+        return self._await_jobs() if self._is_active else []
+
+    def _await_jobs(self) -> list[Command]:
+        if not self._settings.ends_with_jobs:
+            return []
+        return [StartTimer("jobs awaited", JOBS_AWAITED_MS, _JobsAwaited())]
+
+    def _on_jobs_awaited(self, _timer: _JobsAwaited, _now_ms: int) -> list[Command]:
+        self._may_end_with_jobs = True
+        return []
+
+    def _end_with_jobs(self) -> list[Command]:
+        """End a cluster that is there for its jobs alone, once they have ended and their JobManagers have gone."""
+        if not self._may_end_with_jobs or self._shutdown is not None or self._accepting or self._living_hosts():
+            return []
+        if not all(job.has_ended for job in self._jobs.values()):
+            return []
+        self._shutdown = Shutdown(self.address, self._resource_manager, is_own=True)
+        return [*self._shutdown.begin([]), *self._shut_down_further()]
+
     def _living_hosts(self) -> list[str]:
         return [job.host for job in self._jobs.values() if job.host is not None]
 
@@ -468,7 +504,7 @@ class Dispatcher:
         if self._is_active:
             return []
         self._is_active = True
-        commands: list[Command] = []
+        commands = self._await_jobs()
         found: list[RecoveredJob] = event.result
         for recovered in found:
             if recovered.submission is None or recovered.view is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..kernel.machine import Address, CancelTimer, Command, KillHost, Reply, Send, StartTimer
+from ..kernel.machine import Address, CancelTimer, Command, KillHost, Reply, Send, StartTimer, StopHost
 from ..protocol.control_messages import ReleaseAll
 from ..protocol.messages import CancelJob
 from .job_manager_hosts import job_manager_of
@@ -39,9 +39,11 @@ class Shutdown:
     Args:
         dispatcher: Whom the ResourceManager answers.
         resource_manager: Releases what jobs used.
+        is_own: Nobody has asked for it, so that nobody ends the Dispatcher's host.
     """
 
-    def __init__(self, dispatcher: Address, resource_manager: Address) -> None:
+    def __init__(self, dispatcher: Address, resource_manager: Address, *, is_own: bool = False) -> None:
+        self._is_own = is_own
         self._dispatcher = dispatcher
         self._resource_manager = resource_manager
         self._step = _Step.JOBS
@@ -78,7 +80,7 @@ class Shutdown:
         self._step = _Step.DONE
         replies: list[Command] = [Reply(ask_id, value=True) for ask_id in self.ask_ids]
         self.ask_ids.clear()
-        return [CancelTimer("shutdown"), *replies]
+        return [CancelTimer("shutdown"), *replies, *([StopHost()] if self._is_own else [])]
 
     def released(self) -> None:
         """Take it that the ResourceManager has released all."""

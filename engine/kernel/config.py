@@ -509,6 +509,7 @@ class ClusterSettings:
     max_slots: int = 0
     managed_memory_bytes: int = 0
     labels: dict[str, str] = field(default_factory=dict)
+        ends_with_jobs: Whether it ends by itself once all jobs that it was given have ended: Flink's per-job mode.
     high_availability: HighAvailabilitySettings | None = None
     node_failures_until_blocked: int = 0
     node_block_ms: int = 600_000
@@ -517,3 +518,4 @@ class ClusterSettings:
 
     def __post_init__(self) -> None:
         _check_at_least(self, managed_memory_bytes=0, node_failures_until_blocked=0, node_block_ms=1)
+    ends_with_jobs: bool = False

@@ -28,7 +28,9 @@ from headrace.engine.kernel.machine import (
     PingHost,
     Reply,
     SpawnHost,
+    Started,
     StartTimer,
+    StopHost,
 )
 from headrace.engine.protocol.control_messages import AllReleased, JobArchived, ReleaseAll
 from headrace.engine.protocol.details import JobDetails, SubtaskView, VertexDetails
@@ -270,6 +272,33 @@ def test_shutdown_of_an_empty_cluster():
     driver.give(Asked("x", ShutDownCluster()))
     driver.give(AllReleased())
     assert driver.replies["x"] is True
+
+
+def test_a_cluster_for_its_jobs_alone_ends_when_the_last_has_gone():
+    driver = Driver(ends_with_jobs=True)
+    assert [timer.message for timer in of_kind(driver.give(Started(DISPATCHER)), StartTimer)]
+    driver.submit()
+    driver.submit("second")
+    driver.status("FINISHED")
+    assert not sent(driver.die(1, reason="stopped"), ReleaseAll), "the second one runs"
+    driver.status("FAILED", job_id="second")
+    assert sent(driver.die(1, "second", reason="stopped"), ReleaseAll, RESOURCE_MANAGER) == [ReleaseAll(DISPATCHER)]
+    assert isinstance(driver.submit("late").error, ClusterUnavailableError)
+    assert of_kind(driver.give(AllReleased()), StopHost) == [StopHost()]
+
+
+def test_such_a_cluster_does_not_wait_for_ever_for_a_job():
+    driver = Driver(ends_with_jobs=True)
+    driver.give(Started(DISPATCHER))
+    assert sent(driver.fire("jobs awaited"), ReleaseAll)
+    driver = Driver(ends_with_jobs=True)
+    driver.give(Started(DISPATCHER))
+    driver.submit()
+    assert not sent(driver.fire("jobs awaited"), ReleaseAll), "there is one, which runs"
+    driver = Driver()
+    driver.submit()
+    driver.status("FINISHED")
+    assert not sent(driver.die(1, reason="stopped"), ReleaseAll), "a session stays"
 
 
 # ------------------------------------------------------------------------------------------------- what jobs have left

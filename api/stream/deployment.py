@@ -1,0 +1,101 @@
+"""Where the jobs of a program run, as the command line says: the deployment modes of Flink.
+
+*Session*: a cluster is there already, takes the jobs of many programs, and outlives them. *Per job*: a cluster is
+started for the job and ends with it. *Application*: the whole program runs in the cluster, which ends with it; there
+this module has nothing to say, as the program is then where the cluster is (`headrace.cli.applications`).
+
+A detached program submits its jobs and goes: nothing waits for them, and nobody's end is theirs.
+
+Source: Flink's ``execution.target`` and ``execution.attached``; ``DetachedJobExecutionResult``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.state.identifiers import JobId
+
+from ..jobs.client import JobExecutionResult
+
+__all__ = [
+    "CLUSTER_VARIABLE",
+    "DETACHED_VARIABLE",
+    "TARGET_VARIABLE",
+    "Deployment",
+    "DeploymentTarget",
+    "DetachedJobExecutionResult",
+]
+
+TARGET_VARIABLE = "HEADRACE_TARGET"
+CLUSTER_VARIABLE = "HEADRACE_CLUSTER_ID"
+DETACHED_VARIABLE = "HEADRACE_DETACHED"
+
+
+class DeploymentTarget(Enum):
+    """Flink's ``execution.target``."""
+
+    SESSION = "session"
+    """A cluster that runs already."""
+    PER_JOB = "per-job"
+    """A cluster of its own, which ends with its jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What was said from outside about a program.
+
+    Attributes:
+        target: Where its jobs run; None: on the cluster of that name if it runs, else on one that is started for them.
+        cluster_name: Of the cluster; None for the only one there is, or a fresh one.
+        is_detached: Whether the program submits its jobs and does not wait for them.
+    """
+
+    target: DeploymentTarget | None = None
+    cluster_name: str | None = None
+    is_detached: bool = False
+
+    @classmethod
+    def from_environment(cls, actor_system: str) -> Deployment:
+        """Read the variables that ``headrace run`` sets; they mean something on Ray only.
+
+        Raises:
+            ConfigurationError: If there is no such target.
+        """
+        if actor_system != "ray":
+            return cls()
+        text = os.environ.get(TARGET_VARIABLE) or None
+        known = [target.value for target in DeploymentTarget]
+        if text is not None and text not in known:
+            message = f"{TARGET_VARIABLE} must be one of {', '.join(known)}; got {text!r}"
+            raise ConfigurationError(message)
+        target = None if text is None else DeploymentTarget(text)
+        name = os.environ.get(CLUSTER_VARIABLE) or None
+        return cls(target, name, os.environ.get(DETACHED_VARIABLE) == "1")
+
+    @property
+    def joins_only(self) -> bool:
+        """Whether no cluster is started."""
+        return self.target is DeploymentTarget.SESSION
+
+    @property
+    def starts_only(self) -> bool:
+        """Whether no cluster is joined."""
+        return self.target is DeploymentTarget.PER_JOB
+
+
+class DetachedJobExecutionResult(JobExecutionResult):
+    """The result of ``execute`` in a detached program: the job's id and name. All else is not known, and raises."""
+
+    def __init__(self, job_id: JobId, job_name: str) -> None:
+        object.__setattr__(self, "job_id", job_id)
+        object.__setattr__(self, "job_name", job_name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        message = f"job {self.job_name!r} was submitted detached: its {name} is not known here"
+        raise ProgramError(message, hint=f"'headrace list' shows it, as {self.job_id}")
