@@ -149,6 +149,7 @@ if TYPE_CHECKING:
     from headrace.engine.functions.side_outputs import OutputTag
     from headrace.engine.functions.timestamps import TimestampAssigner
     from headrace.engine.joins.lookup import AsyncLookupFunction, LookupCache, LookupFunction
+    from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
     from headrace.engine.kernel.config import (
         CheckpointingMode,
         DamagedCheckpointPolicy,
@@ -274,6 +275,7 @@ _NAMES_BY_MODULE = {
         "CheckpointingMode DamagedCheckpointPolicy HighAvailabilitySettings RestartStrategy RestoreMode"
     ),
     "headrace.engine.kernel.reporter_settings": "ReporterSettings",
+    "headrace.engine.kernel.autoscaler_settings": "AutoscalerSettings",
     "headrace.engine.kernel.rest_settings": "RestSettings",
     "headrace.engine.connectors.contract": (
         "CommitRetry Committer CommitterContext ProvingCommitter Sink SinkWriter Source SourceReader Split"
@@ -362,6 +364,7 @@ __all__ = [
     "AsyncRetryStrategy",
     "AsyncSink",
     "AsyncSinkWriter",
+    "AutoscalerSettings",
     "AverageAccumulator",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",

@@ -47,6 +47,7 @@ ROOMS = (
     "engine/protocol",
     "engine/task",
     "engine/execution",
+    "engine/autoscaler",
     "engine/checkpoint",
     "engine/job/sources",
     "engine/job/context",
@@ -126,8 +127,8 @@ REACHES_ACTORS = {
     "api/stream/environment.py",
     "api/dataset/environment.py",
     "api/cli/main.py",
-    "api/cli/cluster.py",
     "api/cli/applications.py",
+    "api/cli/cluster.py",
     "api/testing/simulated.py",
 }
 """The files of api/ that may import actors, inside functions only."""

@@ -57,7 +57,7 @@ def configured_types() -> tuple[NodeType, ...]:
     if path is None:
         return ()
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
 
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, ImportError):

@@ -94,6 +94,7 @@ def route_table(
             (),
         ),
         (f"{_JOB}/rescaling/:triggerid", changes.rescale_status, "How a rescale stands that this head has begun.", ()),
+        (f"{_JOB}/rescales/history", jobs.rescales, "How a job came to its parallelism, newest first.", ()),
         (_VERTEX, vertices.vertex, "A vertex with its subtasks.", ()),
         (f"{_VERTEX}/backpressure", samplings.backpressure, "How busy, idle and held up each subtask is.", ()),
         (

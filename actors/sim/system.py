@@ -140,8 +140,8 @@ class SimSystem:
         # What steps are measured with, and where that comes from: no draw of it changes another.
         self._stopwatch_us = 0
         self._stopwatch_random = Random(f"stopwatch-{seed}")
-        # Microseconds since the beginning.
-        self._now = 0
+        # Microseconds since the beginning; and how much later it is in the turn under way, see `work`.
+        self._now = self._worked_us = 0
         # (time, number, what to do, its arguments); the number makes equal times an order.
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
@@ -260,6 +260,10 @@ class SimSystem:
         """Have something done at a moment of the run; what it raises ends the run."""
         self._at(int(at_ms * 1_000) - self._now, action)
 
+    def work(self, duration_us: int) -> None:
+        """Let the step that is under way take so much longer. Called by what stands in for costly user code."""
+        self._worked_us += duration_us
+
     def longest_backlog(self) -> tuple[int, str]:
         """The most frames of one living host that another one has not acknowledged, and whose they are."""
         alive = [host for host in self._hosts.values() if host.is_alive]
@@ -295,7 +299,7 @@ class SimSystem:
     # ---------------------------------------------------------------------------------------------------- HostSystem
     def clock(self) -> int:
         """Virtual epoch milliseconds."""
-        return EPOCH_MS + self._now // 1_000
+        return EPOCH_MS + (self._now + self._worked_us) // 1_000
 
     def monotonic_ms(self, host: str) -> int:
         """Virtual milliseconds since some moment, another one for each host."""
@@ -440,16 +444,19 @@ class SimSystem:
             self._wake(host)
             return
         kernel = host.kernel
+        self._worked_us = 0
         try:
             wait_ms = kernel.run_turn(EPOCH_MS + self._now // 1_000, self._now // 1_000)
         except HostKilled:
             self._die(host, "killed by the plan")
             return
+        finally:
+            worked, self._worked_us = self._worked_us, 0
         if kernel.exit_reason is not None:
             self._die(host, kernel.exit_reason)
             return
         low, high = self.faults.step_us if wait_ms == 0 else self.faults.turn_us
-        host.busy_until = self._now + int(low + (high - low) * self._random.random())
+        host.busy_until = self._now + worked + int(low + (high - low) * self._random.random())
         if wait_ms is not None:
             self._wake(host, wait_ms * 1_000)
 

@@ -27,6 +27,7 @@ from .job_logs import add_command as add_logs_command
 from .program_options import add_program_options, program_variables
 from .programs import add_commands as add_program_commands
 from .programs import run_file
+from .rescales import show_rescales
 from .sql import add_command as add_sql_command
 from .state import add_commands as add_state_commands
 from .top import add_command as add_top_command
@@ -149,6 +150,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="UID=N",
         help="of one operator, by uid or name; may be repeated",
+    )
+    rescale.add_argument(
+        "--history",
+        action="store_true",
+        help="change nothing: show its rescales so far, each with who, why and its end",
     )
     rescale.add_argument("job", help="job id, or its beginning")
     rescale.add_argument("--json", action="store_true", help="an object")
@@ -356,6 +362,11 @@ def _rescale(options: argparse.Namespace) -> int:
 
     from ..jobs.client import JobClient
 
+    if options.history:
+        name, view = _find_job(options)
+        with cluster_named(options.address, name) as cluster:
+            view = JobClient(cluster, view.job_id, view.name).view()
+        return show_rescales(view, as_json=options.json)
     if options.parallelism is None and not options.operator:
         print("error: nothing to do: give --parallelism N or --operator UID=N", file=sys.stderr)
         return 2

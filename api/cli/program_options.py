@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Callable
 
 from headrace.engine.errors import ConfigurationError, HeadraceError
+from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
 
 from ..arguments.places import lasting_place
 from .cluster import add_high_availability_options, high_availability_variables
@@ -41,6 +42,14 @@ def add_program_options(parser: argparse.ArgumentParser, positive: Callable[[str
         type=_duration,
         metavar="TIME",
         help='wait so long in all while it says that it launches some, e.g. "1 h" (30 min)',
+    )
+    parser.add_argument(
+        "-D",
+        dest="configuration",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the autoscaler, by Flink's key: -D job.autoscaler.enabled=true",
     )
     parser.add_argument("--rest-port", metavar="PORTS", help="serve REST on this port of the loopback, or a range")
     parser.add_argument("--from-savepoint", metavar="PATH", help="start from a savepoint, or a checkpoint")
@@ -75,9 +84,20 @@ def program_variables(options: argparse.Namespace) -> dict[str, str]:
         "HEADRACE_ALLOW_NON_RESTORED_STATE": "1" if options.allow_non_restored_state else None,
         "HEADRACE_RESTORE_MODE": options.restore_mode,
         "HEADRACE_REST_PORT": options.rest_port,
+        "HEADRACE_AUTOSCALER": _autoscaler(options.configuration),
         **high_availability_variables(options),
     }
     return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def _autoscaler(pairs: list[str]) -> str | None:
+    """Lines of the options, which are refused here if they are wrong."""
+    for pair in pairs:
+        if "=" not in pair:
+            message = f"-D takes KEY=VALUE; got {pair!r}"
+            raise ConfigurationError(message)
+    AutoscalerSettings.from_configuration(dict(pair.split("=", 1) for pair in pairs))
+    return "\n".join(pairs) or None
 
 
 def _duration(text: str) -> int:

@@ -158,7 +158,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             environment.set_parallelism(options.pop("parallelism"))
         environment._job_options.update(waiting_times_from_environment())
         own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover", "buffer_debloat_enabled"}
-        own |= {"restore_mode", "allow_non_restored_state", "savepoint_directory", "checkpoint_key_file"}
+        own |= {"restore_mode", "allow_non_restored_state", "savepoint_directory", "checkpoint_key_file", "autoscaler"}
         known = [f.name for f in fields(JobSettings) if f.name not in own]
         for name, value in options.items():
             if name not in known:
@@ -363,6 +363,11 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             options.update(is_batch=True)
         else:
             checkpoints = self._checkpoints.to_settings(make_directory=make_directory)
+        autoscaler = self.get_autoscaler()
+        if autoscaler is not None and (checkpoints is None or options.get("is_batch")):
+            what = "takes none" if checkpoints is None else "is a batch"
+            message = f"a job that is rescaled by itself goes on from checkpoints; it {what}"
+            raise ConfigurationError(message, hint="enable checkpointing, or set job.autoscaler.enabled to false")
         return JobSettings(
             checkpoints=checkpoints,
             restart=self._restart,
@@ -374,6 +379,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             # What one function does to the records of another is found where programs are tried out.
             watches_records=self._actor_system == "local",
             checkpoint_key_file=self._checkpoints.get_key_file(),
+            autoscaler=autoscaler,
             **options,
         )
 
@@ -411,9 +417,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         """
         client: JobClient | None = None
         restore = Restore.of(from_checkpoint, from_savepoint, allow_non_restored_state, restore_mode)
-        try:
         if self._deployment.is_detached:
             return self._execute_detached(job_name, restore)
+        try:
             client = self._submit(job_name, restore, on_progress, attached=True)
             return client.result()
         except (UserError, ExternalError, JobError):
@@ -429,7 +435,6 @@ class StreamExecutionEnvironment(EnvironmentSettings):
                     self.close()
             raise
 
-    def execute_async(
     def _execute_detached(self, job_name: str, restore: Restore) -> JobExecutionResult:
         client = self._submit(job_name, restore, None, attached=False)
         assert self._cluster is not None
@@ -439,6 +444,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             self.close()  # the next job has another cluster
         return DetachedJobExecutionResult(job_id, job_name)
 
+    def execute_async(
         self,
         job_name: str = _DEFAULT_JOB_NAME,
         *,
@@ -551,19 +557,19 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         if self._cluster is None:
             from headrace.actors.cluster import connect
 
-            self._cluster = connect(
             deployment, settings = self._deployment, self._cluster_settings
             if deployment.starts_only and self._detached:
                 settings = replace(settings, ends_with_jobs=True)
+            self._cluster = connect(
                 self._actor_system,
                 address=self._address,
                 detached=self._detached,
                 name=self._cluster_name,
                 settings=settings,
                 seed=self._seed,
-            )
                 joins_only=deployment.joins_only,
                 starts_only=deployment.starts_only,
+            )
             self._is_connected = True
             atexit.register(self.close)
             if os.environ.get(REST_PORT_VARIABLE):

@@ -9,7 +9,7 @@ Source: PyFlink's ``StreamExecutionEnvironment``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.graph.stream_graph import MAX_MAX_PARALLELISM
+from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
 from headrace.engine.kernel.config import (
     AnyRestartStrategy,
     CheckpointingMode,
@@ -41,12 +42,16 @@ _Self = TypeVar("_Self", bound="EnvironmentSettings")
 
 _DEFAULTS = JobSettings()
 
+AUTOSCALER_VARIABLE = "HEADRACE_AUTOSCALER"
+"""How jobs are rescaled by themselves: lines of ``key=value``, with Flink's keys."""
+
 REST_PORT_VARIABLE = "HEADRACE_REST_PORT"
 """The port of REST, or a range of ports, for clusters that programs start."""
 
 _OWN = (
     "_parallelism", "_max_parallelism", "_checkpoints", "_restart", "_runtime_mode", "_chaining_enabled",
     "_restore_from", "_allows_non_restored_state", "_savepoint_directory", "_job_options", "_on_progress",
+    "_autoscaler",
 )  # fmt: skip
 """What a program says of its jobs."""
 
@@ -85,6 +90,8 @@ class EnvironmentSettings:
         # Job settings that have no setter of their own, by the names of `JobSettings`.
         self._job_options: dict[str, Any] = {}
         self._on_progress: ProgressListener | None = None
+        # Whether it has been said, and what.
+        self._autoscaler: tuple[AutoscalerSettings | None] | None = None
         # Whether there is a cluster: from the first submission to `close`.
         self._is_connected = False
 
@@ -242,6 +249,28 @@ class EnvironmentSettings:
     def get_restart_strategy(self) -> AnyRestartStrategy | None:
         """Return how often a failed job is restarted; None for the default."""
         return self._restart
+
+    def set_autoscaler(self: _Self, settings: AutoscalerSettings | Mapping[str, Any] | None) -> _Self:
+        """Let the next jobs be rescaled by themselves, by how busy they are and what waits; needs checkpoints.
+
+        Args:
+            settings: When and how far; as an object, or by Flink's keys: ``{"job.autoscaler.enabled": True,
+                "job.autoscaler.utilization.target": 0.8}``. None: they are rescaled by command only.
+
+        Raises:
+            ConfigurationError: If a key does not exist, or a value is illegal.
+        """
+        if isinstance(settings, Mapping):
+            settings = AutoscalerSettings.from_configuration(settings)
+        self._autoscaler = (settings,)
+        return self
+
+    def get_autoscaler(self) -> AutoscalerSettings | None:
+        """How the next jobs are rescaled by themselves: as the program or ``HEADRACE_AUTOSCALER`` says; None: not."""
+        if self._autoscaler is not None:
+            return self._autoscaler[0]
+        lines = [line for line in os.environ.get(AUTOSCALER_VARIABLE, "").splitlines() if line.strip()]
+        return AutoscalerSettings.from_configuration(dict(line.split("=", 1) for line in lines))
 
     def set_failover_strategy(self: _Self, strategy: str | FailoverStrategy) -> _Self:
         """Say what is restarted with a failed task.

@@ -25,7 +25,7 @@ from ..operators.exchange import ForwardPartitioner, ImplicitForwardPartitioner,
 from ..operators.row_types import DeclaredRows
 from .job_graph import JobEdge, JobGraph, JobVertex
 
-__all__ = ["find_vertex", "requested_parallelism", "rescaled"]
+__all__ = ["find_vertex", "loops_of", "requested_parallelism", "rescaled"]
 
 
 def requested_parallelism(
@@ -46,7 +46,7 @@ def requested_parallelism(
     if parallelism is None and not operators:
         message = "a rescale must name a parallelism, for the whole job or for operators"
         raise ConfigurationError(message, job=job_graph.name)
-    loops = _loops(job_graph)
+    loops = loops_of(job_graph)
     wanted: dict[VertexId, int] = {}
     if parallelism is not None:
         _check_number(parallelism, job_graph.name)
@@ -145,8 +145,8 @@ def find_vertex(job_graph: JobGraph, name: str) -> JobVertex:
     raise ConfigurationError(message, hint=f"Name it by its uid: {known}.", job=job_graph.name)
 
 
-def _loops(job_graph: JobGraph) -> list[set[VertexId]]:
-    """The vertices of each loop."""
+def loops_of(job_graph: JobGraph) -> list[set[VertexId]]:
+    """Return the vertices of each loop."""
     loops: list[set[VertexId]] = []
     for edge in job_graph.edges:
         if not edge.is_in_loop:

@@ -29,7 +29,7 @@ from ..protocol.messages import CancelJob, SubmitJob
 from ..protocol.states import JobStatus
 from ..protocol.task_messages import ReportEmitted
 from ..protocol.views import JobView
-from . import checkpointing, rescale
+from . import autoscaling, checkpointing, rescale
 from .context.clients import ClientLost, LingerOver, PollTimedOut
 from .context.job import Job, Peers
 from .context.phase import Phase, ViewDue
@@ -79,7 +79,7 @@ def _on_started(job: Job, _event: Started, now_ms: int) -> list[Command]:
     error_of_set_up = job.set_up(rescale.begin(job, job_graph))
     if error_of_set_up is not None:
         return commands + fail_job(job, error_of_set_up, now_ms)
-    return commands + job.go(Phase.PREPARING, now_ms)
+    return commands + autoscaling.begin(job) + job.go(Phase.PREPARING, now_ms)
 
 
 def _on_shutdown(job: Job, _message: CancelJob, now_ms: int) -> list[Command]:
@@ -111,6 +111,7 @@ ALWAYS: dict[type, Handler] = {
 WHILE_THERE_ARE_TASKS: dict[type, Handler] = {
     CheckpointRequested: checkpointing.on_checkpoint_requested,
     SplitsDiscovered: on_discovered,
+    autoscaling.AutoscalerDue: autoscaling.on_due,
     **TASK_EVENTS,
     **SLOT_EVENTS,
 }

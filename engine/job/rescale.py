@@ -1,4 +1,4 @@
-"""Rescaling a job while it runs, by command: from the request to tasks that run at the new parallelism.
+"""Rescaling a job while it runs, by command or by itself: from the request to tasks at the new parallelism.
 
 1. *Slots.* More are asked for if need be, while the job runs on. If they do not come, or cannot come, the request is
    answered with an error, and nothing has happened.
@@ -18,10 +18,12 @@ checkpoint).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from headrace.state.identifiers import VertexId
 
+from ..autoscaler.autoscaler import AUTOSCALER, Decision
 from ..errors import (
     CheckpointError,
     ConfigurationError,
@@ -36,6 +38,7 @@ from ..kernel.machine import CancelTimer, Command, Reply, StartTimer
 from ..protocol.checkpoint_messages import CheckpointWanted
 from ..protocol.messages import RequestFailed, RescaleJob
 from ..protocol.states import JobStatus
+from ..protocol.views import RescaleView
 from .context.job import Job
 from .context.phase import Phase
 from .context.running import JobExecution
@@ -50,10 +53,15 @@ __all__ = [
     "checkpoint_aborted",
     "checkpoint_completed",
     "checkpoint_triggered",
+    "decided",
     "is_under_way",
+    "may_begin",
     "slots_refused",
     "timed_out",
 ]
+
+COMMAND = "command"
+"""Who has asked for a rescale: a client."""
 
 _PAST_RESCALING = frozenset({Phase.FINAL_CHECKPOINT, Phase.FINISHING, Phase.DELIVERING, Phase.ENDED})
 
@@ -94,10 +102,46 @@ def asked(job: Job, ask_id: str, request: RescaleJob, now_ms: int) -> list[Comma
         return [Reply(ask_id, RequestFailed(error))]
     if job.execution is not None and _same(job_graph, job.execution.graph.job_graph):
         return [Reply(ask_id, value=True)]
-    job.rescaling.num_requests += 1
-    job.rescaling.request = RescaleRequest(wanted, job_graph, job.rescaling.num_requests, [ask_id])
-    job.record.note(now_ms, f"to be rescaled: {_described(job_graph)}")
+    _begin_request(job, wanted, job_graph, [ask_id], RescaleView(now_ms, COMMAND, "", {}, {}))
     return []  # `advance` goes on
+
+
+def may_begin(job: Job) -> bool:
+    """Whether a rescale may be decided on now."""
+    return job.rescaling.request is None and job.execution is not None and not _is_too_late(job)
+
+
+def decided(job: Job, decision: Decision, now_ms: int) -> None:
+    """Take the autoscaler's decision: as a request that nobody waits for, or only as advice."""
+    assert job.rescaling.submitted is not None
+    assert job.settings.autoscaler is not None
+    view = RescaleView(now_ms, AUTOSCALER, decision.reason, {}, {}, decision.numbers)
+    wanted = {**job.record.parallelism, **decision.parallelism}
+    job_graph = rescaled(job.rescaling.submitted, wanted)
+    if job.settings.autoscaler.scaling_enabled:
+        _begin_request(job, wanted, job_graph, [], view)
+        return
+    view = _with_change(job, view, job_graph, is_advice=True, ended_ms=now_ms)
+    if not job.record.rescales or job.record.rescales[-1].after != view.after:
+        job.record.rescale_began(view)
+        job.record.note(now_ms, f"would be rescaled: {_described(job_graph)}: {view.reason}")
+
+
+def _begin_request(
+    job: Job, wanted: dict[VertexId, int], job_graph: JobGraph, asks: list[str], view: RescaleView
+) -> None:
+    job.rescaling.num_requests += 1
+    job.rescaling.request = RescaleRequest(wanted, job_graph, job.rescaling.num_requests, asks)
+    job.record.rescale_began(_with_change(job, view, job_graph))
+    why = f": {view.reason}" if view.reason else ""
+    job.record.note(view.at_ms, f"to be rescaled: {_described(job_graph)}{why}")
+
+
+def _with_change(job: Job, view: RescaleView, job_graph: JobGraph, **changes: Any) -> RescaleView:
+    """Say which vertices get another parallelism."""
+    now = {one.vertex_id: one.parallelism for one in job.run.graph.job_graph.vertices.values()}
+    after = {key: one.parallelism for key, one in job_graph.vertices.items() if one.parallelism != now[key]}
+    return replace(view, before={key: now[key] for key in after}, after=after, **changes)
 
 
 def _checked(job: Job, request: RescaleJob) -> dict[VertexId, int]:
@@ -228,6 +272,7 @@ def _refuse(job: Job, error: HeadraceError, now_ms: int) -> list[Command]:
     request, run = job.rescaling.request, job.execution
     assert request is not None
     job.rescaling.request = None
+    job.record.rescale_ended(now_ms, str(error))
     job.record.note(now_ms, f"is not rescaled: {error}")
     commands: list[Command] = [CancelTimer("rescale")]
     if request.has_asked_for_slots and run is not None:
@@ -237,6 +282,7 @@ def _refuse(job: Job, error: HeadraceError, now_ms: int) -> list[Command]:
 
 def _done(job: Job, request: RescaleRequest, run: JobExecution, now_ms: int) -> list[Command]:
     job.rescaling.request = None
+    job.record.rescale_ended(now_ms)
     job.record.note(now_ms, f"runs rescaled: {_described(request.job_graph)}")
     given_back = slot_requests.give_back(job)
     return [CancelTimer("rescale"), given_back, *(Reply(ask_id, value=True) for ask_id in request.asks)]

@@ -16,6 +16,7 @@ from headrace.state.files.filesystem import join_uri
 from headrace.state.values.durations import parse_duration_ms
 
 from ..errors import ConfigurationError
+from .autoscaler_settings import AutoscalerSettings
 from .reporter_settings import ReporterSettings
 from .rest_settings import RestSettings
 
@@ -327,6 +328,7 @@ class JobSettings:
             time, results once; see `headrace.engine.operators.sorted_input`. It starts from nothing.
         sort_memory_bytes: Of a batch: what sorting one operator's input takes of memory; None for its part of the
             slot's managed memory.
+        autoscaler: How the job is rescaled by itself; None: only by command.
         plan: What the program is, as a JSON object: it lies in all its checkpoints. None if it does not say.
     """
 
@@ -361,6 +363,7 @@ class JobSettings:
     is_batch: bool = False
     sort_memory_bytes: int | None = None
     plan: str | None = None
+    autoscaler: AutoscalerSettings | None = None
 
     def __post_init__(self) -> None:
         _check_at_least(
@@ -502,6 +505,7 @@ class ClusterSettings:
         node_block_ms: How long that lasts.
         rest: How the cluster serves REST; None: not at all.
         reporters: Where metrics and traces are sent; None: nowhere.
+        ends_with_jobs: Whether it ends by itself once all jobs that it was given have ended: Flink's per-job mode.
     """
 
     slots_per_task_manager: int = 0
@@ -509,13 +513,12 @@ class ClusterSettings:
     max_slots: int = 0
     managed_memory_bytes: int = 0
     labels: dict[str, str] = field(default_factory=dict)
-        ends_with_jobs: Whether it ends by itself once all jobs that it was given have ended: Flink's per-job mode.
     high_availability: HighAvailabilitySettings | None = None
     node_failures_until_blocked: int = 0
     node_block_ms: int = 600_000
     rest: RestSettings | None = None
     reporters: ReporterSettings | None = None
+    ends_with_jobs: bool = False
 
     def __post_init__(self) -> None:
         _check_at_least(self, managed_memory_bytes=0, node_failures_until_blocked=0, node_block_ms=1)
-    ends_with_jobs: bool = False

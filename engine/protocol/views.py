@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 
@@ -80,6 +81,49 @@ class FailureView:
     vertex_id: str = ""
     subtask: int = -1
     task_manager: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleView:
+    """A rescale of a job, under way or over.
+
+    Attributes:
+        at_ms: When it was decided, epoch milliseconds.
+        trigger: By whom: ``command`` or ``autoscaler``.
+        reason: Why, in words; empty for a command.
+        before: Parallelism of the vertices that it is about.
+        after: What they were to have.
+        numbers: What the autoscaler had measured, by vertex; rates are records a second of all its tasks.
+        ended_ms: When all tasks ran with it, or it was given up; None while it is under way.
+        error: Why it came to nothing; empty if it did not.
+        is_advice: It was only written down, as scaling is switched off.
+    """
+
+    at_ms: int
+    trigger: str
+    reason: str
+    before: dict[VertexId, int]
+    after: dict[VertexId, int]
+    numbers: dict[VertexId, dict[str, float]] = field(default_factory=dict)
+    ended_ms: int | None = None
+    error: str = ""
+    is_advice: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it with the keys of REST."""
+        status = "IN_PROGRESS" if self.ended_ms is None else "FAILED" if self.error else "COMPLETED"
+        return {
+            "timestamp": self.at_ms,
+            "end-timestamp": -1 if self.ended_ms is None else self.ended_ms,
+            "trigger": self.trigger,
+            "status": "ADVISED" if self.is_advice else status,
+            "reason": self.reason,
+            "failure": self.error,
+            "vertices": [
+                {"id": key, "from": self.before[key], "to": number, "metrics": self.numbers.get(key, {})}
+                for key, number in self.after.items()
+            ],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +231,7 @@ class JobView:
     """When it came into each of its states last, epoch milliseconds."""
     failures: tuple[FailureView, ...] = ()
     """The newest ones, newest last."""
+    rescales: tuple[RescaleView, ...] = ()
+    """The newest ones, newest last."""
+    autoscaler: str | None = None
+    """What the autoscaler is busy with, in words; None if it is off."""

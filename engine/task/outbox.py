@@ -238,8 +238,12 @@ class TaskMetrics:
             OperatorId(link.uid): link.call(link.metrics.statistics) for link in self._links
         }
         event_time = {OperatorId(link.uid): _event_time_of(link) for link in self._links}
+        numbers = {**self._numbers(), **channels}
+        pending = operators[OperatorId(self._links[0].uid)].get("pending_records")
+        if isinstance(pending, (int, float)):  # of a source that knows
+            numbers["pending_records"] = pending
         self._outbox.tell_job_manager(
-            MetricsReported(self._outbox.attempt, {**self._numbers(), **channels}, operators, accumulated, event_time)
+            MetricsReported(self._outbox.attempt, numbers, operators, accumulated, event_time)
         )
 
     def _note_processor_time(self) -> None:

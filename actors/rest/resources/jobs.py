@@ -26,6 +26,7 @@ __all__ = [
     "jobs_overview",
     "now_ms",
     "plan",
+    "rescales",
     "settings_of",
     "status",
     "vertex_pairs",
@@ -216,6 +217,15 @@ def _job_type(settings: JobSettings) -> str:
 def status(request: RestRequest) -> Any:
     """The state of a job."""
     return {"status": request.cluster.details(request.path["jobid"]).view.state}
+
+
+def rescales(request: RestRequest) -> Any:
+    """How a job came to its parallelism: its rescales, newest first, by command or by itself."""
+    view = request.cluster.details(request.path["jobid"]).view
+    return {
+        "autoscaler": {"enabled": view.autoscaler is not None, "status": view.autoscaler or "off"},
+        "rescales": [one.as_json() for one in reversed(view.rescales)],
+    }
 
 
 def settings_of(details: JobDetails) -> JobSettings:

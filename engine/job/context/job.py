@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ...autoscaler.autoscaler import Autoscaler
 from ...errors import HeadraceError
 from ...execution.graph import InvalidTransition
 from ...graph.job_graph import JobGraph
@@ -83,6 +84,9 @@ class Job:
         self.wish = JobStop(self.record, submission.settings, submission.name)
         self.savepoints = JobSavepoints(submission, self.record, self.wish, peers.coordinator)
         self.rescaling = Rescaling()
+        # Decides on rescales; None if only clients do.
+        autoscaler = submission.settings.autoscaler
+        self.autoscaler = None if autoscaler is None else Autoscaler(autoscaler)
         self._rules = rules
 
     @property

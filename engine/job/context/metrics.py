@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
+from ...autoscaler.evaluation import Observation, VertexTotals
 from ...connectors.sources import EMIT_LAG, SOURCE_IDLE_TIME, WATERMARK_LAG
 from ...execution.graph import ExecutionGraph, ExecutionVertex
 from ...functions.accumulators import AccumulatorPart, merged_parts
@@ -101,6 +102,17 @@ class JobMetrics:
             replace(_view_of(vertex, graph, tasks.get(vertex, {})), inputs=tuple(inputs.get(vertex, ())))
             for vertex in graph.vertices
         )
+
+    def totals(self, graph: ExecutionGraph, now_ms: int) -> Observation | None:
+        """What every vertex has done since it was deployed; None as long as some task has not reported."""
+        found: dict[VertexId, VertexTotals] = {}
+        for vertex_id, subtasks in graph.vertices.items():
+            attempts = [subtask.current.attempt for subtask in subtasks if subtask.current is not None]
+            tasks = [self._tasks[attempt] for attempt in attempts if attempt in self._tasks]
+            if len(tasks) < len(subtasks):
+                return None
+            found[vertex_id] = _totals_of(tasks)
+        return Observation(now_ms, found)
 
     def details(self, graph: ExecutionGraph) -> tuple[VertexDetails, ...]:
         """Every subtask of every vertex, in the same order."""
@@ -199,6 +211,18 @@ def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _
             )
             for node in vertex.chain
         ),
+    )
+
+
+def _totals_of(tasks: list[_TaskNumbers]) -> VertexTotals:
+    pending = [task.latest["pending_records"] for task in tasks if "pending_records" in task.latest]
+    return VertexTotals(
+        num_tasks=len(tasks),
+        records_in=sum(task.total("records_in") for task in tasks),
+        busy_ms=sum(task.total("busy_ms") for task in tasks),
+        backpressured_ms=sum(task.total("backpressured_ms") for task in tasks),
+        elapsed_ms=sum(task.total("elapsed_ms") for task in tasks),
+        pending_records=sum(pending) if len(pending) == len(tasks) else None,
     )
 
 

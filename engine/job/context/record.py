@@ -21,7 +21,7 @@ from ...kernel.restart_backoff import RestartBackoff
 from ...protocol.checkpoint_messages import CheckpointEnded
 from ...protocol.messages import SubmitJob
 from ...protocol.states import JobStatus
-from ...protocol.views import FailureView, JobView, SlotInfo, StopMode, TaskManagerView
+from ...protocol.views import FailureView, JobView, RescaleView, SlotInfo, StopMode, TaskManagerView
 from .clients import JobClients
 from .initializations import Initializations
 from .metrics import JobMetrics
@@ -34,6 +34,9 @@ HISTORY_LENGTH = 200
 
 NUM_FAILURES = 16
 """Failures kept: Flink's ``web.exception-history-size``."""
+
+NUM_RESCALES = 50
+"""Rescales kept."""
 
 MAX_FAILURE_LENGTH = 8_000
 """Characters kept of each."""
@@ -81,7 +84,10 @@ class JobRecord:
         self._last_checkpoint_metrics: dict[str, float] = {}
         self._history: list[tuple[int, str]] = []
         self._failures: list[FailureView] = []
-        # The last of them; what follows from it is no other one.
+        # Rescales, oldest first, and what the autoscaler is busy with; None if there is none.
+        self.rescales: list[RescaleView] = []
+        self.autoscaler: str | None = None
+        # The last of the failures; what follows from it is no other one.
         self._noted: BaseException | None = None
         # When the job came into each of its states last.
         self._entered_ms: dict[str, int] = {}
@@ -106,6 +112,7 @@ class JobRecord:
         self._history = list(predecessor.history)
         self._failures = list(predecessor.failures[-NUM_FAILURES:])
         self._entered_ms = dict(predecessor.entered_ms)
+        self.rescales = list(predecessor.rescales)
 
     @property
     def last_checkpoint(self) -> int | None:
@@ -141,8 +148,28 @@ class JobRecord:
         self._failures.append(replace(failure, text=masked(failure.text)[:MAX_FAILURE_LENGTH]))
         del self._failures[:-NUM_FAILURES]
 
+    def rescale_began(self, rescale: RescaleView) -> None:
+        """Write down a rescale, under way or only advised."""
+        self.rescales.append(rescale)
+        del self.rescales[:-NUM_RESCALES]
+        self.has_news = True
+
+    def rescale_ended(self, now_ms: int, error: str = "") -> None:
+        """Write down the end of the one under way; nothing if there is none."""
+        if self.rescales and self.rescales[-1].ended_ms is None:
+            self.rescales[-1] = replace(self.rescales[-1], ended_ms=now_ms, error=masked(error))
+            self.has_news = True
+
+    def _close_lost_rescale(self, now_ms: int) -> None:
+        """See what became of a rescale that the leader before has begun: it is part of the view, or it is lost."""
+        if not self.rescales or self.rescales[-1].ended_ms is not None:
+            return
+        is_known = all(self.parallelism.get(key) == number for key, number in self.rescales[-1].after.items())
+        self.rescale_ended(now_ms, "" if is_known else "its JobManager was lost")
+
     def began(self, now_ms: int) -> None:
         """Note that the job is there, under its first leader or a later one."""
+        self._close_lost_rescale(now_ms)
         if self.started_ms is None:
             self.started_ms = now_ms
         self._entered_ms[self.status.value] = now_ms
@@ -209,6 +236,8 @@ class JobRecord:
             task_managers=tuple(task_managers),
             entered_ms=dict(self._entered_ms),
             failures=tuple(self._failures),
+            rescales=tuple(self.rescales),
+            autoscaler=self.autoscaler,
         )
 
     @property

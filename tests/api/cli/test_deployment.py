@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from headrace import StreamExecutionEnvironment
 from headrace.actors.cluster import _one_of, all_jobs, connect
 from headrace.actors.ray.system import clusters_on_ray
 from headrace.cli.applications import EXCLUDED, entrypoint, runtime_env
 from headrace.cli.main import main
+from headrace.cli.program_options import program_variables
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, ProgramError
+from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
 from headrace.engine.protocol.messages import WaitForJob
 from headrace.stream.deployment import Deployment, DeploymentTarget, DetachedJobExecutionResult
 
@@ -145,6 +148,7 @@ def options_of(tmp_path, *arguments, **given):
         "parallelism": None, "ha_dir": None, "cluster_id": None, "zookeeper": None, "executor": None,
         "slot_timeout": None, "launch_timeout": None, "rest_port": None, "from_savepoint": None,
         "allow_non_restored_state": False, "restore_mode": None, "runtime_env": None, "python": "python",
+        "configuration": [],
     }  # fmt: skip
     program = tmp_path / "jobs" / "job.py"
     program.parent.mkdir(exist_ok=True)
@@ -171,6 +175,22 @@ def test_options_travel_as_variables_beside_those_of_the_runtime_environment(tmp
     (tmp_path / "env.yaml").write_text("[1]")
     with pytest.raises(ConfigurationError, match="is an object"):
         runtime_env(options, tmp_path)
+
+
+def test_the_autoscaler_is_set_by_flinks_keys(tmp_path, clean_environment):
+    pairs = ["job.autoscaler.enabled=true", "job.autoscaler.metrics.window=1 min"]
+    os.environ.update(program_variables(options_of(tmp_path, configuration=pairs)))
+    env = StreamExecutionEnvironment.get_execution_environment("local")
+    assert env.get_autoscaler() == AutoscalerSettings(metrics_window_ms=60_000)
+    env.set_autoscaler(None)
+    assert env.get_autoscaler() is None, "what the program says wins"
+    env.set_autoscaler(AutoscalerSettings())
+    env.from_collection([1]).print()
+    with pytest.raises(ConfigurationError, match="goes on from checkpoints; it takes none"):
+        env.get_job_graph()
+    for wrong in ("job.autoscaler.enabled", "parallelism.default=3", "job.autoscaler.enabled=1"):
+        with pytest.raises(ConfigurationError):
+            program_variables(options_of(tmp_path, configuration=[wrong]))
 
 
 def test_an_application_without_a_job_server_says_so(tmp_path, clean_environment, capsys):

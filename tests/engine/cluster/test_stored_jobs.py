@@ -37,6 +37,7 @@ from headrace.engine.functions.accumulators import (
     IntCounter,
     accumulated_value,
 )
+from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
 from headrace.engine.kernel.config import CheckpointSettings, JobSettings, RestartStrategy
 from headrace.engine.protocol.messages import SubmitJob
 from headrace.engine.protocol.views import JobView
@@ -124,6 +125,10 @@ CHECKED = ("mode", "unaligned", "backend", "managed_memory_bytes", "jitter_facto
 NOT_DRAWN = {
     *((JobView, name) for name in ("error", "accumulators", "job_id", "state")),
     *((kind, name) for kind in (CheckpointSettings, JobSettings) for name in CHECKED),
+    *((AutoscalerSettings, f"utilization_{name}") for name in ("target", "max", "min")),
+    *((AutoscalerSettings, f"scale_{name}_max_factor") for name in ("up", "down")),
+    (AutoscalerSettings, "vertex_min_parallelism"),
+    (AutoscalerSettings, "vertex_max_parallelism"),
 }
 
 
