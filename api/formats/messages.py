@@ -61,7 +61,7 @@ class Decoded:
 
     Attributes:
         batch: The good ones, in order.
-        good: Their places.
+        good: Their places; several changes of one message have the same.
         bad: The others.
     """
 
@@ -75,13 +75,15 @@ class MessageFormat(ABC):
 
     Attributes:
         schema: The columns of the records; None if they are rows of Python objects as they come.
+        gives_changes: Whether messages say what becomes of rows: records are changes, and a message may be several.
     """
 
     schema: pa.Schema | None = None
+    gives_changes = False
 
     @abstractmethod
     def decode(self, messages: Sequence[bytes]) -> Decoded:
-        """Make records of messages, one of each that is good."""
+        """Make records of messages: one of each that is good, or its changes."""
 
     @abstractmethod
     def encode(self, batch: Batch) -> list[bytes]:

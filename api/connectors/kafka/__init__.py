@@ -5,6 +5,7 @@
 May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `source`, and at `sink`.
 """
 
+from ...formats.change_messages import DebeziumMessages
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
 from .offsets import KafkaOffsets
 from .sink import KafkaSink
@@ -13,6 +14,7 @@ from .source import KafkaSource
 __all__ = [
     "BytesMessages",
     "CsvMessages",
+    "DebeziumMessages",
     "JsonMessages",
     "KafkaOffsets",
     "KafkaSink",

@@ -212,6 +212,7 @@ class KafkaReader(SourceReader):
         decoded = decode_or_null(settings.value, values) if settings.deletions else settings.value.decode(values)
         if decoded.bad:
             self._reject(reading, messages, "value", decoded.bad)
+        if decoded.bad or settings.value.gives_changes:
             messages = [messages[place] for place in decoded.good]
         if settings.key is None or not messages:
             return decoded.batch, messages
@@ -233,7 +234,7 @@ class KafkaReader(SourceReader):
             for name in self._settings.metadata.values():
                 kind, read = METADATA[name]
                 added.append(pa.array([read(message) for message in messages], kind))
-            batch = Batch.of_columns(
+            batch = batch.with_columns(
                 pa.RecordBatch.from_arrays([*columns.columns, *added], schema=self._settings.schema)
             )
         if self._settings.deletions:

@@ -104,6 +104,9 @@ class KafkaSource:
         if (deletions or key is not None) and (value.schema is None or (key is not None and key.schema is None)):
             message = "keys and deletions are for columns: the schemas of value and key must be declared"
             raise ConfigurationError(message, hint="JsonMessages({'field': 'int64'}), or TextMessages(column='text')")
+        if value.gives_changes and (deletions or key is not None):
+            message = f"values of {type(value).__name__} say themselves what becomes of rows: no key, no deletions"
+            raise ConfigurationError(message)
         if on_error not in ("fail", "skip", "dead-letter"):
             message = f"on_error must be fail, skip or dead-letter; got {on_error!r}"
             raise ConfigurationError(message)

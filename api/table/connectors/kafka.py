@@ -16,7 +16,9 @@ from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.kafka import KafkaOffsets, KafkaSink, KafkaSource
 from ...connectors.kafka.reader import METADATA
+from ...formats.change_messages import DebeziumMessages
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from .changelog import ChangelogColumns, behind
 from .contract import Options, TableConnector
 from .deletions import DELETED, with_deletions
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["KafkaTable", "UpsertKafkaTable"]
 
 _FORMATS = ("json", "csv", "raw")
+_OF_CHANGES = "debezium-json"
+_OP = "$op"
+"""The column in which changes on their way out say what they are."""
 _STARTS = ("group-offsets", "earliest-offset", "latest-offset", "timestamp", "specific-offsets")
 _ENDS = ("unbounded", "group-offsets", "latest-offset", "timestamp", "specific-offsets")
 _OFFSET = re.compile(r"partition:([0-9]+),offset:([0-9]+)")
@@ -80,8 +85,9 @@ class KafkaTable(_Topics):
     """A topic, or several, whose records are rows.
 
     Options: ``topic``, ``topic-pattern``, ``properties.bootstrap.servers``, ``properties.group.id`` and others of the
-    client, ``format`` (json, csv, raw), ``key.fields``, ``scan.startup.*``, ``scan.bounded.*``,
-    ``scan.topic-partition-discovery.interval``, ``json.ignore-parse-errors``, ``csv.field-delimiter``,
+    client, ``format`` (json, csv, raw; debezium-json, whose messages say what becomes of rows), ``key.fields``,
+    ``scan.startup.*``, ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``, ``json.ignore-parse-errors``,
+    ``debezium-json.ignore-parse-errors``, ``debezium-json.schema-include``, ``csv.field-delimiter``,
     ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``.
     """
 
@@ -93,7 +99,8 @@ class KafkaTable(_Topics):
         topics = options.take("topic")
         self._topics = tuple(part.strip() for part in topics.split(";")) if topics else ()
         self._pattern = options.take("topic-pattern")
-        self._format = _format_of(options, schema, "format")
+        self._format = _format_of(options, schema, "format", (*_FORMATS, _OF_CHANGES))
+        self.gives_changes = self.takes_changes = self._format.gives_changes
         self._key = tuple(part for part in options.take("key.fields", str, "").split(";") if part)
         for name in self._key:
             if name not in schema.names:
@@ -103,7 +110,8 @@ class KafkaTable(_Topics):
         self._stop = _offsets(options, "scan.bounded", _ENDS, "unbounded", self._topics)
         self.is_bounded = self._stop is not None
         self._discovery = options.take("scan.topic-partition-discovery.interval", Options.duration, 300_000)
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
+        prefix = _OF_CHANGES if self._format.gives_changes else "json"
+        skips = options.take(f"{prefix}.ignore-parse-errors", Options.boolean, default=False)
         self._on_error: Literal["skip", "fail"] = "skip" if skips else "fail"
 
     def stream(
@@ -131,10 +139,13 @@ class KafkaTable(_Topics):
         return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), name)
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
-        """Write rows as records."""
+        """Write rows, or changes, as records."""
         if len(self._topics) != 1:
             message = "rows are written into one topic; the table names another number of them"
             raise ConfigurationError(message)
+        if self._format.gives_changes:
+            columns = pa.schema([pa.field(_OP, pa.string()), *schema])
+            stream = behind(stream, ChangelogColumns(_OP), "changes as messages", columns)
         if self._key:
             stream = stream.key_by(*self._key)
         sink = self._delivery.sink(
@@ -208,8 +219,11 @@ class UpsertKafkaTable(_Topics):
         with_deletions(stream, self.primary_key, schema, only_last=True).sink_to(sink).name(table)
 
 
-def _format_of(options: Options, schema: pa.Schema, option: str) -> MessageFormat:
-    name = options.choice(option, _FORMATS)
+def _format_of(options: Options, schema: pa.Schema, option: str, formats: tuple[str, ...] = _FORMATS) -> MessageFormat:
+    name = options.choice(option, formats)
+    if name == _OF_CHANGES:
+        has_schema = options.take(f"{_OF_CHANGES}.schema-include", Options.boolean, default=False)
+        return DebeziumMessages(schema, has_schema=has_schema, kind_column=_OP)
     delimiter = options.take("csv.field-delimiter", str, ",") if name == "csv" else ","
     if name == "json":
         return JsonMessages(schema)

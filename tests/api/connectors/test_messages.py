@@ -7,6 +7,7 @@ formats that lose what they wrote (round trip).
 from __future__ import annotations
 
 import json
+import random
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.formats.change_messages import DebeziumMessages
 from headrace.formats.messages import BytesMessages, CsvMessages, JsonMessages, TextMessages
 
 SCHEMA = {"a": "int64", "b": "string"}
@@ -82,3 +84,50 @@ def test_what_a_format_has_no_form_for_is_refused():
         TextMessages(column="c").encode(lines)
     with pytest.raises(ConfigurationError, match="must be declared"):
         CsvMessages({})
+
+
+# -------------------------------------------------------------------------------------------------- messages of changes
+ENVELOPES = {"k": "string", "v": "int64"}
+
+
+def test_envelopes_are_changes():
+    one, two = {"k": "a", "v": 1}, {"k": "a", "v": 2}
+    told = [
+        {"before": None, "after": one, "op": "c", "ts_ms": 3, "source": {"db": "x"}},
+        {"before": one, "after": two, "op": "u"},
+        {"op": "u", "after": one},
+        {"before": two, "op": "d"},
+        {"op": "t", "after": one},
+        {"op": "c"},
+        {"after": {"v": 7}, "op": "r"},
+    ]
+    messages = [json.dumps(one).encode() for one in told]
+    for has_schema, wrapped in (
+        (False, messages),
+        (True, [b'{"schema":{"type":"struct"},"payload":' + one + b"}" for one in messages]),
+    ):
+        decoded = DebeziumMessages(ENVELOPES, has_schema=has_schema).decode([*wrapped, b"[]"])
+        assert decoded.batch.columns.to_pylist() == [one, one, two, two, {"k": None, "v": 7}]
+        assert decoded.batch.row_kinds.tolist() == [0, 1, 2, 3, 0]
+        assert decoded.good.tolist() == [0, 1, 1, 3, 6]
+        causes = {bad.index: bad.cause for bad in decoded.bad}
+        assert list(causes) == [2, 4, 5, 7]
+        assert "REPLICA IDENTITY FULL" in causes[2]
+        assert "'t'" in causes[4]
+        assert "the row that there is" in causes[5]
+
+
+def test_changes_come_back_as_they_were_written():
+    rng = random.Random(5)
+    rows = [
+        {"op": rng.choice(["+I", "-U", "+U", "-D"]), "k": rng.choice(["a", "b\n", None]), "v": rng.choice([1, None])}
+        for _ in range(300)
+    ]
+    made = DebeziumMessages(ENVELOPES)
+    decoded = made.decode(made.encode(Batch.of_rows(rows)))
+    assert decoded.batch.columns.to_pylist() == [{"k": row["k"], "v": row["v"]} for row in rows]
+    assert decoded.batch.row_kinds.tolist() == [0 if row["op"] in ("+I", "+U") else 3 for row in rows]
+    with pytest.raises(TypeMismatchError, match="no field 'op'"):
+        made.encode(Batch.of_rows([{"k": "a", "v": 1}]))
+    with pytest.raises(ConfigurationError, match="must be declared"):
+        DebeziumMessages({})

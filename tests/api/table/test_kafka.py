@@ -130,6 +130,39 @@ def test_a_topic_of_upserts_is_a_table(key_format, backend, kafka_server, tmp_pa
     assert "last row of each k, of upserts" in plan
 
 
+def test_messages_of_changes_are_read_and_written(kafka_server):  # noqa: F811
+    rng, changed, copied, alive = random.Random(3), kafka_server.create_topic(3), kafka_server.create_topic(2), {}
+    for number in range(400):
+        key = f"k{rng.randrange(30)}"
+        before, after = alive.pop(key, None), {"k": key, "team": rng.choice("abc"), "points": number}
+        if before is not None and rng.random() < 0.4:
+            after = None
+        if after is not None:
+            alive[key] = after
+        op = "u" if before and after else "d" if before else "c"
+        message = {"before": before, "after": after, "op": op, "ts_ms": number}
+        kafka_server.produce(changed, [json.dumps(message)], key=key.encode(), partition=int(key[1:]) % 3)
+    t = TableEnvironment.create(parallelism=3, actor_system="local")
+    columns, options = "points BIGINT, k STRING, team STRING", {"format": "debezium-json", **BOUNDED}
+    t.execute_sql(table("players", columns, kafka_server, changed, **options))
+    found = t.execute_sql("SELECT team, COUNT(*) AS n, MAX(points) AS best FROM players GROUP BY team").to_arrow()
+    points = {team: [row["points"] for row in alive.values() if row["team"] == team] for team in "abc"}
+    assert {(row["team"], row["n"], row["best"]) for row in found.to_pylist()} == {
+        (team, len(those), max(those)) for team, those in points.items() if those
+    }
+    options["key.fields"] = "team"
+    t.execute_sql(table("best", "team STRING, best BIGINT", kafka_server, copied, **options))
+    t.execute_sql("INSERT INTO best SELECT team, MAX(points) FROM players GROUP BY team")
+    rows = Counter()
+    for message in kafka_server.committed(copied):
+        told = json.loads(message.value())
+        row = told["after"] if told["op"] == "c" else told["before"]
+        rows[row["team"], row["best"]] += 1 if told["op"] == "c" else -1
+        assert message.key().decode() == row["team"]
+    assert +rows == Counter({(team, max(those)): 1 for team, those in points.items() if those})
+    assert t.execute_sql("SELECT * FROM best").to_arrow().num_rows == sum(map(bool, points.values()))
+
+
 def test_metadata_are_columns(kafka_server):  # noqa: F811
     topic = kafka_server.create_topic(2)
     for partition in range(2):
