@@ -89,7 +89,12 @@ def build_still(env: StreamExecutionEnvironment, directory: Any, name: str) -> N
 def dashboard_environment(**options: Any) -> StreamExecutionEnvironment:
     samples = SamplingSettings(num_samples=20, delay_ms=10)
     rest = RestSettings(
-        bind_port="0", refresh_interval_ms=300, view_ttl_ms=100, backpressure=samples, flame_graph=samples
+        bind_port="0",
+        refresh_interval_ms=300,
+        view_ttl_ms=100,
+        backpressure=samples,
+        flame_graph=samples,
+        **options.pop("rest", {}),
     )
     return StreamExecutionEnvironment.get_execution_environment(
         options.pop("actor_system", "local"), parallelism=2, rest=rest, **options

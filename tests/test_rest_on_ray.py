@@ -95,7 +95,7 @@ def test_rays_own_prometheus_endpoint_shows_the_job(ray_session, by_value, tmp_p
             time.sleep(0.5)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                 lines = answer.read().decode().splitlines()
-            named = "ray_headrace_taskmanager_job_task_numRecordsIn{"
+            named = "ray_headrace_taskmanager_job_task_numrecordsin{"  # Ray writes names in lower case
             own = [line for line in lines if line.startswith(named) and 'task_id="note"' in line]
             read = sum(float(line.rsplit(" ", 1)[1]) for line in own)
         assert len(own) == 2

@@ -53,9 +53,11 @@ from headrace.engine.kernel.machine import (
 from headrace.engine.protocol.messages import RequestFailed
 from headrace.engine.protocol.observation_messages import ObservedTask
 from headrace.state.credentials import masked
+from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 from .host_system import HostSystem
 from .log_files import EVENTS_LOGGER
+from .record_samples import Tap
 
 __all__ = [
     "EVENTS_VARIABLE",
@@ -289,6 +291,13 @@ class HostKernel:
     def observe(self) -> list[ObservedTask]:
         """What tasks of this host say of themselves now; alone of all here it may be called from another thread."""
         return [task for cell in list(self._steppers) if cell.observe is not None for task in cell.observe()]
+
+    def tap(self, vertex: VertexId, edge_id: int, tap: Tap | None) -> list[ExecutionAttemptId]:
+        """Have a call made for each message on an exchange; see `headrace.actors.hosts.record_samples`. As `observe` it
+        may be called from another thread.
+        """
+        slots = [cell.machine for cell in list(self._steppers) if hasattr(cell.machine, "tap")]
+        return [attempt for slot in slots for attempt in slot.tap(vertex, edge_id, tap)]
 
     @property
     def has_mail(self) -> bool:

@@ -27,6 +27,7 @@ from headrace.engine.protocol.observation_messages import (
     ListLogs,
     ObservedTask,
     ReadLog,
+    SampleRecords,
     SampleTasks,
     StackCount,
     TaskSamples,
@@ -36,6 +37,7 @@ from headrace.engine.task.task import Task
 from headrace.state.identifiers import ExecutionAttemptId
 
 from .log_files import HostLogs, host_logs
+from .record_samples import TapChannels, sample_records
 
 __all__ = ["HostObserver", "LoopThread"]
 
@@ -85,6 +87,7 @@ class HostObserver:
         thread: The thread that runs them now; None if there is none.
         host: Its name: only logs of this one and its slots are shown; empty for all.
         logs: Where logs are kept; None for nowhere.
+        tap_channels: Has it told of what arrives at its tasks; see `headrace.actors.hosts.record_samples`.
     """
 
     def __init__(
@@ -93,7 +96,9 @@ class HostObserver:
         thread: Callable[[], LoopThread | None],
         host: str = "",
         logs: Callable[[], HostLogs | None] = host_logs,
+        tap_channels: TapChannels = lambda _vertex, _edge_id, _tap: [],
     ) -> None:
+        self._tap_channels = tap_channels
         self._host = host
         self._logs = logs
         self._observe = observe
@@ -107,17 +112,22 @@ class HostObserver:
             return [] if logs is None else logs.files(self._host)
         if isinstance(request, ReadLog):
             return None if logs is None else logs.read(request.name, request.offset, request.max_bytes, self._host)
+        if isinstance(request, SampleRecords):
+            return self._with_room(lambda: sample_records(self._tap_channels, request))
         if not isinstance(request, SampleTasks):
             message = f"a host's observer does not answer {type(request).__name__}"
             return RequestFailed(InternalError(message))
         if request.num_samples * request.delay_ms > LONGEST_SAMPLING_MS:
             message = f"a sampling may take {LONGEST_SAMPLING_MS} ms"
             return RequestFailed(InternalError(message))
+        return self._with_room(lambda: self._sample(request))
+
+    def _with_room(self, look: Callable[[], Any]) -> Any:
         if not self._room.acquire(blocking=False):
             message = f"the slot is looked at by {MOST_SAMPLINGS} others already"
             return RequestFailed(ClusterUnavailableError(message))
         try:
-            return self._sample(request)
+            return look()
         finally:
             self._room.release()
 

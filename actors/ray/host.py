@@ -293,7 +293,9 @@ class _Process(ProcessClocks):
         self._kernel = HostKernel(spec.host, self, TIMING)
         # The loop's thread; None before it runs.
         self._thread: LoopThread | None = None
-        self.observer = HostObserver(self._kernel.observe, lambda: self._thread, spec.host)
+        self.observer = HostObserver(
+            self._kernel.observe, lambda: self._thread, spec.host, tap_channels=self._kernel.tap
+        )
         self.clock = SteadyClock()
         self._arrival = threading.Condition()
         # What the loop is to do, from other threads; and whether it sleeps, or is about to.

@@ -39,6 +39,7 @@ from headrace.state.reading.stored_json import parse_json
 from .resources.operations import Operations
 from .resources.questions import AsksCluster, ClusterQuestions
 from .resources.routes import Answer, RestError, RestRequest, Right, Route, body_of, query_of
+from .resources.samples import RecordSamples
 from .resources.sampling import Samplings
 from .security import HEADERS, PAGE_HEADERS, Guard, Tokens
 from .table import route_table
@@ -93,7 +94,10 @@ class RestServer:
         self.questions = ClusterQuestions(cluster, settings.view_ttl_ms, settings.answer_timeout_ms)
         self._operations = Operations(settings.store_duration_ms)
         self._samplings = Samplings(settings)
-        self.table = route_table(settings, metadata.version("headrace"), self._operations, self._samplings)
+        self._records = RecordSamples(settings)
+        self.table = route_table(
+            settings, metadata.version("headrace"), self._operations, self._samplings, self._records
+        )
         self._threads = ThreadPoolExecutor(NUM_HANDLERS, thread_name_prefix="headrace-rest")
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -161,6 +165,7 @@ class RestServer:
             thread.join(3)
         self._operations.close()
         self._samplings.close()
+        self._records.close()
         self.questions.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

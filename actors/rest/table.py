@@ -36,7 +36,11 @@ _LOGS: tuple[tuple[str, Handler, str], ...] = (
 
 
 def route_table(
-    settings: RestSettings, version: str, changes: operations.Operations, samplings: Samplings
+    settings: RestSettings,
+    version: str,
+    changes: operations.Operations,
+    samplings: Samplings,
+    records: Handler,
 ) -> RouteTable:
     """Return all routes of a server.
 
@@ -45,13 +49,14 @@ def route_table(
         version: Of Headrace.
         changes: What it has begun.
         samplings: What it finds out by looking.
+        records: Shows records.
     """
     description = OpenApi(version)
     read: list[tuple[str, Handler, str, tuple[Parameter, ...]]] = [
         ("/overview", cluster.overview, "Slots and jobs of the cluster, counted.", ()),
         (
             "/config",
-            cluster.Configuration(version, settings.refresh_interval_ms),
+            cluster.Configuration(version, settings),
             "What pages need to know of the server.",
             (),
         ),
@@ -147,6 +152,18 @@ def route_table(
         *(
             Route("GET", path, Right.READ, handler, summary, media_type="text/plain")
             for path, handler, summary in _LOGS
+        ),
+        Route(
+            "GET",
+            f"{_VERTEX}/samples",
+            Right.WRITE,
+            records,
+            "The newest records that the subtasks of a vertex are sent, where the cluster allows that.",
+            (
+                Parameter("edge", "the number of one of its inputs, as the plan has it", "integer", is_required=True),
+                Parameter("num", "how many of each subtask (10)", "integer"),
+                Parameter("mask", "names of fields whose values are hidden; * for all values", is_list=True),
+            ),
         ),
         *_changes(changes),
         *page_routes(),

@@ -52,6 +52,9 @@ class RestSettings:
         store_duration_ms: ``rest.async.store-duration``: so long the end of a rescale is remembered.
         backpressure: ``web.backpressure.*``: how subtasks are looked at for credit.
         flame_graph: ``rest.flamegraph.*``: how they are looked at for what they do.
+        allows_record_samples: ``rest.record-samples.enabled``: whether records may be shown, to those who may do
+            everything.
+        masked_fields: ``rest.record-samples.masked-fields``: fields of records whose values nobody is shown.
     """
 
     bind_port: str = "8081-8180"
@@ -69,6 +72,8 @@ class RestSettings:
     store_duration_ms: int = 300_000
     backpressure: SamplingSettings = _SAMPLING
     flame_graph: SamplingSettings = _SAMPLING
+    allows_record_samples: bool = False
+    masked_fields: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         low, high = self.ports
@@ -126,7 +131,8 @@ class RestSettings:
         ``rest.await-leader-timeout``, ``rest.server.max-content-length``, ``rest.async.store-duration``,
         ``web.refresh-interval``, ``web.backpressure.*``, ``rest.flamegraph.*`` and, not of Flink,
         ``rest.allowed-hosts`` and ``rest.allowed-origins`` (separated by commas), ``rest.view-ttl``,
-        ``rest.plain-http-allowed``, ``security.ssl.rest.certificate`` and ``security.ssl.rest.key``.
+        ``rest.record-samples.*``, ``rest.plain-http-allowed``, ``security.ssl.rest.certificate`` and
+        ``security.ssl.rest.key``.
 
         Raises:
             ConfigurationError: If a value is illegal, or a key that begins with ``rest.`` is not known.
@@ -183,6 +189,8 @@ _KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "rest.server.max-content-length": ("max_content_length", _whole_number),
     "rest.view-ttl": ("view_ttl_ms", _duration_ms),
     "rest.plain-http-allowed": ("allows_plain_http", _truth),
+    "rest.record-samples.enabled": ("allows_record_samples", _truth),
+    "rest.record-samples.masked-fields": ("masked_fields", _names),
     "security.ssl.rest.certificate": ("certificate_file", str),
     "security.ssl.rest.key": ("key_file", str),
     "web.refresh-interval": ("refresh_interval_ms", _duration_ms),

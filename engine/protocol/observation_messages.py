@@ -18,7 +18,10 @@ __all__ = [
     "LogFile",
     "ObservedTask",
     "ReadLog",
+    "RecordSample",
+    "SampleRecords",
     "SampleTasks",
+    "ShownRecord",
     "StackCount",
     "TaskSamples",
 ]
@@ -96,6 +99,57 @@ class TaskSamples:
     def ratio(self) -> float:
         """Share of samples without credit."""
         return self.num_backpressured / self.num_samples if self.num_samples else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRecords:
+    """Show the newest records that the tasks of a vertex are sent on an exchange. Answer: a list of `RecordSample`,
+    once there are enough or the time is over.
+
+    Attributes:
+        vertex: Who reads.
+        edge_id: The exchange.
+        num_records: Of each task, at most.
+        duration_ms: So long they are waited for.
+        masked: Names of fields whose values are not shown, in lower case.
+        hides_values: Whether no value is shown at all, only its type.
+    """
+
+    vertex: VertexId
+    edge_id: int
+    num_records: int
+    duration_ms: int
+    masked: frozenset[str] = frozenset()
+    hides_values: bool = False
+
+
+class ShownRecord(NamedTuple):
+    """A record as text.
+
+    Attributes:
+        text: The record, cut where it is long.
+        timestamp_ms: Its event time; None if it has none.
+        kind: Of a change, as ``+I``; None for plain records.
+    """
+
+    text: str
+    timestamp_ms: int | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSample:
+    """What one attempt was sent.
+
+    Attributes:
+        attempt: Which one.
+        schema: The columns with their types, if there are such.
+        records: The newest ones, oldest first.
+    """
+
+    attempt: ExecutionAttemptId
+    schema: str
+    records: tuple[ShownRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)

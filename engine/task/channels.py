@@ -326,6 +326,7 @@ class InputChannel:
         "keeps_order",
         "producer",
         "producer_address",
+        "tap",
     )
 
     def __init__(
@@ -350,6 +351,8 @@ class InputChannel:
         self.producer = producer
         self.consumer = consumer
         self.producer_address = producer_address
+        # Told of each new message while somebody looks at what arrives; put here from another thread.
+        self.tap: Callable[[DataMessage], None] | None = None
         # Set while a barrier waits for the other channels: nothing is taken then.
         self.is_blocked = False
         # Set when EndOfInput has been taken; only barriers follow.
@@ -386,6 +389,9 @@ class InputChannel:
             text = f"channel lost messages {self._sequence} to {message.sequence - 1}"
             raise InternalError(text, edge=self.edge_id, producer=str(self.producer), consumer=str(self.consumer))
         self._sequence += 1
+        tap = self.tap
+        if tap is not None:
+            tap(message)
         if message.overtakes:
             self._consumed_messages += 1
         else:

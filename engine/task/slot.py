@@ -173,6 +173,17 @@ class SlotMachine:
             for attempt, task in list(self._tasks.items())
         ]
 
+    def tap(
+        self, vertex: VertexId, edge_id: int, tap: Callable[[ExecutionAttemptId, DataMessage], None] | None
+    ) -> list[ExecutionAttemptId]:
+        """Have a call made for each message that the tasks of a vertex get on an exchange, or none any more; gives
+        which tasks these are. May be called from another thread, as `observe`.
+        """
+        tasks = [task for attempt, task in list(self._tasks.items()) if attempt.vertex == vertex]
+        for task in tasks:
+            task.tap(edge_id, tap)
+        return [task.attempt for task in tasks]
+
     def close(self) -> None:
         """Let go of everything, as the host ends in order."""
         for task in self._tasks.values():

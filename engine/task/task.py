@@ -18,11 +18,12 @@ Source: Flink's ``StreamTask``, ``StreamInputProcessor``; FLIP-147 (checkpoints 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart
-from headrace.state.identifiers import OperatorId
+from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.managed_memory import ManagedMemory
 from headrace.state.reading.program_pickles import load_program
@@ -249,6 +250,15 @@ class Task:
             if watermark_ms > MIN_TIMESTAMP:
                 numbers["input_watermark_ms"] = watermark_ms
         return numbers
+
+    def tap(self, edge_id: int, tap: Callable[[ExecutionAttemptId, DataMessage], None] | None) -> None:
+        """Have a call made for each message that arrives on an exchange, or none any more.
+
+        Changes nothing else, and may be called from another thread; the call is made on the task's.
+        """
+        for channel in self._task_inputs.by_peer.values():
+            if channel.edge_id == edge_id:
+                channel.tap = None if tap is None else functools.partial(tap, self.attempt)
 
     def take_commands(self) -> list[Command]:
         """Return the commands that have come up, in order."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.protocol.details import JobDetails, SubtaskView
 from headrace.engine.protocol.states import JobStatus, TaskState
 from headrace.engine.protocol.views import TaskManagerView
@@ -25,12 +26,13 @@ class Configuration:
 
     Args:
         version: Of Headrace.
-        refresh_interval_ms: How often pages should ask.
+        settings: The server's.
     """
 
-    def __init__(self, version: str, refresh_interval_ms: int) -> None:
+    def __init__(self, version: str, settings: RestSettings) -> None:
         self._version = version
-        self._refresh_interval_ms = refresh_interval_ms
+        self._refresh_interval_ms = settings.refresh_interval_ms
+        self._shows_records = settings.allows_record_samples
 
     def __call__(self, request: RestRequest) -> Any:
         """What pages need to know of the server."""
@@ -48,6 +50,7 @@ class Configuration:
                 "web-cancel": may_write,
                 "web-rescale": may_write,
                 "web-history": False,
+                "record-samples": may_write and self._shows_records,
             },
         }
 

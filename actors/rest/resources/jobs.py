@@ -193,6 +193,7 @@ def _input(number: int, edge: EdgeView) -> dict[str, Any]:
         "ship_strategy": edge.ship_strategy,
         "exchange": "pipelined_bounded",
         "input": edge.input_index,
+        "edge": edge.edge_id,
         **({} if edge.side_output is None else {"side_output": edge.side_output}),
         **({"feedback": True} if edge.is_feedback else {}),
         **({} if edge.records is None else _flow(edge)),

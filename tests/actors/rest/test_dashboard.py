@@ -7,6 +7,7 @@ something else than they say. Pure parts (layout, hints, formats) are called in 
 
 from __future__ import annotations
 
+import ast
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,7 @@ from dashboard_kit import (
     PHONE,
     Watched,
     browser,
+    build_orders,
     build_still,
     dashboard_environment,
     until,
@@ -516,3 +518,33 @@ def test_a_graph_is_laid_out_without_overlaps_and_always_the_same(modules):
 )
 def test_numbers_are_written_for_people(modules, function, value, text):
     assert call(modules, "format", function, value) == text
+
+
+def test_records_are_looked_at_where_that_is_allowed_and_hidden_fields_are_in_no_page(chromium, tmp_path):
+    env = dashboard_environment(rest={"allows_record_samples": True, "masked_fields": ("amount",)})
+    context = chromium.new_context(viewport=DESKTOP)
+    try:
+        build_orders(env, tmp_path / "checkpoints", HOSTILE, loops=10)
+        job_id = env.execute_async("shown").get_job_id()
+        (address,) = env._cluster.rest_addresses()
+        watched = Watched(context.new_page(), address.url)
+        watched.sign_in(address.tokens.write)
+        watched.go(f"#/job/{job_id}/graph/{VERTEX}/records", "[data-action=look]")
+        watched.page.fill(".records input", "customer")
+        watched.page.click("[data-action=look]")
+        watched.page.wait_for_selector("code.record")
+        found = watched.page.eval_on_selector_all("code.record", "all => all.map(one => one.textContent)")
+        assert found
+        for text in found:
+            row = ast.literal_eval(text)
+            assert (row["amount"], row["customer"]) == ("***", "***")
+            assert row["ts"] > 0
+        # Who may only look has no such tab.
+        other = Watched(chromium.new_context(viewport=DESKTOP).new_page(), address.url)
+        other.sign_in(address.tokens.read)
+        other.go(f"#/job/{job_id}/graph/{VERTEX}", ".drawer")
+        assert "Records" not in other.page.inner_text(".drawer .tabs").split("\n")
+        assert not watched.complaints
+    finally:
+        context.close()
+        env.close()

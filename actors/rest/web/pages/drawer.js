@@ -1,6 +1,6 @@
 // One vertex of a job: its load, subtasks, watermarks, backpressure, operators and metrics.
 
-import { answers, path, usePoll } from "../parts/api.js";
+import { answers, path, server, usePoll } from "../parts/api.js";
 import { Chart } from "../parts/chart.js";
 import { Card, Copyable, Figure, Load, Pending, Stale, State, Table, Tabs } from "../parts/elements.js";
 import { counted, duration, lag, percent, rate, watermark, whole } from "../parts/format.js";
@@ -8,6 +8,7 @@ import { html } from "../parts/html.js";
 import { href } from "../parts/router.js";
 import { FlameGraph } from "./flame_graph.js";
 import { Metrics } from "./metrics.js";
+import { Records } from "./records.js";
 
 const base = (job, vertex) => path("jobs", job.jid, "vertices", vertex.id);
 
@@ -91,10 +92,11 @@ const TABS = [
   ["metrics", "Metrics", Metrics],
   ["operators", "Operators", Operators],
   ["flame-graph", "Flame graph", FlameGraph, "/jobs/{jobid}/vertices/{vertexid}/flamegraph"],
+  ["records", "Records", Records, "/jobs/{jobid}/vertices/{vertexid}/samples"],
 ];
 
 export function Drawer({ job, vertex, points, tab, hints }) {
-  const known = TABS.filter(([, , , needs]) => needs === undefined || answers(needs));
+  const known = TABS.filter(([id, , , needs]) => (needs === undefined || answers(needs)) && (id !== "records" || server.config?.features["record-samples"]));
   const [current, , View] = known.find(([id]) => id === tab) ?? known[0];
   const tabs = known.map(([id, label]) => ({ id, label, href: href("job", job.jid, "graph", vertex.id, id) }));
   return html`<aside class="drawer" aria-label=${vertex.name}>

@@ -1,0 +1,152 @@
+"""Shows the newest records of an exchange, when somebody asks: a look at what arrives, for a moment.
+
+While nobody looks a channel pays for it with one comparison a message. Who looks is handed batches, of which the last
+few records are kept, and makes texts of them in the thread that asks, when the look is over. Values of fields that are
+to be masked never become text; where fields are to be masked and a record has none that could be told apart, only its
+type is shown.
+
+Source: the taps of Flink's ``collect-sink`` and ksqlDB's ``PRINT``; RisingWave's stream tracing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.engine.columns.records import Batch, RowKind
+from headrace.engine.protocol.observation_messages import RecordSample, SampleRecords, ShownRecord
+from headrace.engine.protocol.task_messages import DataMessage
+from headrace.state.identifiers import ExecutionAttemptId, VertexId
+
+__all__ = ["MOST_RECORDS", "Tap", "TapChannels", "sample_records"]
+
+MOST_RECORDS = 100
+"""Of one task."""
+
+LONGEST_MS = 10_000
+MOST_CHARACTERS = 500
+"""Of one record."""
+
+MOST_DEPTH = 4
+"""Of values within values that are looked at for fields."""
+
+LOOK_MS = 20
+MASK = "***"
+
+Tap = Callable[[ExecutionAttemptId, DataMessage], None]
+TapChannels = Callable[[VertexId, int, "Tap | None"], list[ExecutionAttemptId]]
+"""Has a tap called for each message that tasks of a vertex get on an exchange, on their thread, or none any more; gives
+which tasks there are.
+"""
+
+
+class _Kept:
+    """The newest records of each task: pieces of batches that have been made by others, and are not changed."""
+
+    def __init__(self, num_records: int) -> None:
+        self._num_records = num_records
+        self._pieces: dict[ExecutionAttemptId, deque[Batch]] = {}
+
+    def take(self, attempt: ExecutionAttemptId, message: DataMessage) -> None:
+        """Keep what is new; called on the task's thread."""
+        pieces = self._pieces.setdefault(attempt, deque(maxlen=self._num_records))
+        for element in message.elements:
+            if isinstance(element, Batch) and element.num_rows:
+                number = min(element.num_rows, self._num_records)
+                pieces.append(element.slice(element.num_rows - number, number))
+
+    def num_records(self, attempt: ExecutionAttemptId) -> int:
+        return sum(piece.num_rows for piece in list(self._pieces.get(attempt, ())))
+
+    def pieces(self, attempt: ExecutionAttemptId) -> list[Batch]:
+        """Those with the newest records, oldest first, no more of them than are wanted."""
+        found: list[Batch] = []
+        left = self._num_records
+        for piece in reversed(list(self._pieces.get(attempt, ()))):
+            number = min(piece.num_rows, left)
+            found.append(piece.slice(piece.num_rows - number, number))
+            left -= number
+            if not left:
+                break
+        return found[::-1]
+
+
+def sample_records(tap_channels: TapChannels, request: SampleRecords) -> list[RecordSample]:
+    """Look at an exchange; blocks until there are enough records or the time is over."""
+    kept = _Kept(min(request.num_records, MOST_RECORDS))
+    deadline = time.monotonic() + min(request.duration_ms, LONGEST_MS) / 1_000
+    try:
+        attempts = tap_channels(request.vertex, request.edge_id, kept.take)
+        while time.monotonic() < deadline and any(
+            kept.num_records(attempt) < min(request.num_records, MOST_RECORDS) for attempt in attempts
+        ):
+            time.sleep(LOOK_MS / 1_000)
+    finally:
+        tap_channels(request.vertex, request.edge_id, None)
+    return [_shown(attempt, kept.pieces(attempt), request) for attempt in attempts]
+
+
+def _shown(attempt: ExecutionAttemptId, pieces: list[Batch], request: SampleRecords) -> RecordSample:
+    schema = next((piece.schema for piece in pieces if piece.schema is not None), None)
+    columns = "" if schema is None else ", ".join(f"{field.name} {field.type}" for field in schema)
+    records = tuple(record for piece in pieces for record in _records_of(piece, request))
+    return RecordSample(attempt, columns[: 4 * MOST_CHARACTERS], records)
+
+
+def _records_of(piece: Batch, request: SampleRecords) -> list[ShownRecord]:
+    timestamps, kinds = piece.timestamps, piece.row_kinds
+    return [
+        ShownRecord(
+            _text(row, request),
+            None if timestamps is None else int(timestamps[index]),
+            None if kinds is None else RowKind(int(kinds[index])).short,
+        )
+        for index, row in enumerate(piece.rows)
+    ]
+
+
+def _text(row: Any, request: SampleRecords) -> str:
+    if request.hides_values or (request.masked and not isinstance(row, Mapping)):
+        hidden = _types(row) if isinstance(row, Mapping) else f"<{type(row).__name__}>"
+        return str(hidden)[:MOST_CHARACTERS]
+    try:
+        text = repr(_masked(row, request.masked, MOST_DEPTH) if request.masked else row)
+    except Exception as error:  # a program's own repr, or a value that changes meanwhile
+        text = f"<{type(row).__name__}, which cannot be shown: {type(error).__name__}>"
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " ..."
+
+
+def _types(row: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(name): type(value).__name__ for name, value in row.items()}
+
+
+def _masked(value: Any, masked: frozenset[str], depth: int) -> Any:
+    """A value with the values of some fields hidden; what lies too deep for that is hidden as a whole."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value if isinstance(value, (str, bytes, int, float, bool, type(None))) or not masked else _plain(value)
+    if not depth:
+        return MASK
+    if isinstance(value, Mapping):
+        return {
+            name: MASK if str(name).lower() in masked else _masked(inner, masked, depth - 1)
+            for name, inner in value.items()
+        }
+    return [_masked(inner, masked, depth - 1) for inner in value]
+
+
+def _plain(value: Any) -> Any:
+    """A value that may have fields of its own, by its type alone, unless it is a number or a time."""
+    module = type(value).__module__
+    return value if module in ("datetime", "decimal", "numpy") else _Type(value)
+
+
+class _Type:
+    """Shown as a type."""
+
+    def __init__(self, value: Any) -> None:
+        self._name = type(value).__name__
+
+    def __repr__(self) -> str:
+        return f"<{self._name}>"
