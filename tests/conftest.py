@@ -80,15 +80,14 @@ def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What needs Ray runs in one process, one after another, and what needs Spark in another one.
 
-    They come first, as the largest groups, and mostly wait: beside them a third process computes, and in the end all
-    three do. Those that share a server, or the syntax trees of all source files, stay together. What needs this process
-    to have no Ray comes behind the rest, which share one.
+    They come first and mostly wait: beside them a third process computes, and in the end all three do. Those that share
+    a server, or the syntax trees of all source files, stay together. What takes long does not come last, when others
+    have nothing left to do.
     """
     leave_most(items)
-    items.sort(key=lambda item: "no_ray" in getattr(item, "fixturenames", ()))
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -97,6 +96,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         else:
             for server in servers_of(item):
                 item.add_marker(pytest.mark.xdist_group(server))
+    items.sort(key=turn_of if hasattr(config, "workerinput") else needs_no_ray)
+
+
+def turn_of(item: pytest.Item) -> tuple[bool, int]:
+    """Where a test comes in a run of several processes; those of one turn stay in their order."""
+    first = ("ray", "spark", "slow")
+    return needs_no_ray(item), next((turn for turn, name in enumerate(first) if item.get_closest_marker(name)), 3)
+
+
+def needs_no_ray(item: pytest.Item) -> bool:
+    """Such tests come behind the rest, which share the Ray of their process."""
+    return "no_ray" in getattr(item, "fixturenames", ())
 
 
 def servers_of(item: pytest.Item) -> set[str]:

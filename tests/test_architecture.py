@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-pytestmark = pytest.mark.xdist_group("architecture")  # so that each file is read once
+pytestmark = [pytest.mark.xdist_group("architecture"), pytest.mark.slow]  # in one process each file is read once
 
 TOP_FOLDERS = ("state", "engine", "actors", "api")
 
