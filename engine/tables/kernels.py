@@ -20,6 +20,7 @@ import numpy as np
 from numba import types
 
 from .compiling import compiled as _compiled
+from .compiling import copy_bytes, word_at
 
 __all__ = [
     "add_floats",
@@ -97,10 +98,7 @@ def _hash_text(data, start, length):  # type: ignore[no-untyped-def]
     place = start
     end = start + length
     while place + 8 <= end:
-        word = np.uint64(0)
-        for byte in range(8):
-            word |= np.uint64(data[place + byte]) << np.uint64(8 * byte)
-        hashed = _mixed(hashed ^ word)
+        hashed = _mixed(hashed ^ word_at(data, place))
         place += 8
     if place < end:
         word = np.uint64(0)
@@ -117,9 +115,15 @@ def _hash_or_null(data, start, length, hash_bits):  # type: ignore[no-untyped-de
 
 @numba.njit(inline="always")
 def _same_text(data, start, held, held_start, length):  # type: ignore[no-untyped-def]
-    for byte in range(length):
-        if data[start + byte] != held[held_start + byte]:
+    place = 0
+    while place + 8 <= length:
+        if word_at(data, start + place) != word_at(held, held_start + place):
             return False
+        place += 8
+    while place < length:
+        if data[start + place] != held[held_start + place]:
+            return False
+        place += 1
     return True
 
 
@@ -262,8 +266,8 @@ def find_texts(  # type: ignore[no-untyped-def]
                     code = num
                     slots[slot] = code
                     hashes[code], starts[code], lengths[code] = hashed, used, length
-                    for byte in range(max(length, 0)):
-                        held[used + byte] = data[start + byte]
+                    if length > 0:
+                        copy_bytes(held, used, data, start, length)
                     used += max(length, 0)
                     num += 1
                 codes[row] = code
@@ -322,10 +326,8 @@ def hash_texts(offsets, data, hashes):  # type: ignore[no-untyped-def]
 def copy_texts(ids, starts, lengths, held, offsets, data):  # type: ignore[no-untyped-def]
     """Write the texts of some rows one behind the other, to where ``offsets`` says; a length below 0 is null."""
     for row in range(len(ids)):
-        if ids[row] >= 0:
-            start, at = starts[ids[row]], offsets[row]
-            for byte in range(max(lengths[ids[row]], 0)):
-                data[at + byte] = held[start + byte]
+        if ids[row] >= 0 and lengths[ids[row]] > 0:
+            copy_bytes(data, offsets[row], held, starts[ids[row]], lengths[ids[row]])
 
 
 @_compiled(_INT(_INTS, _NEW_INTS, _NEW_INTS, _NEW_INTS))

@@ -18,6 +18,7 @@ from operator_harness import keyed_state, restore_keyed_state
 
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.tables import key_index, row_store, run_log, value_counts
+from headrace.engine.tables.columns import stored_column
 from headrace.engine.tables.key_index import KeyIndex, LocalCodes
 from headrace.engine.tables.row_store import Chains, RowStore
 from headrace.engine.tables.value_counts import Filter, ValueCounts
@@ -89,6 +90,25 @@ def test_codes_go_by_first_rows_and_those_kept_stay_in_order(kind):
         assert codes.tolist() == [wanted.index(canonical(value)) for value in values]
         index.compact(np.array([0, 1]))
         assert list(map(canonical, index.take(np.arange(2))[0].to_pylist())) == wanted[:2]
+
+
+def test_texts_of_all_lengths_are_told_apart_and_given_back():
+    """Bytes are hashed, compared and copied eight at a time: any place of a text may be the one that differs."""
+    whole = bytes(range(1, 41))
+    texts = {whole[:length] for length in range(41)}
+    texts |= {text[:place] + b"\0" + text[place + 1 :] for text in texts for place in range(len(text))}
+    column = pa.array([b"in front", *sorted(texts), None, b"behind"]).slice(1, len(texts) + 1)
+    index = KeyIndex([pa.binary()])
+    codes, num_new = index.codes_of([column])
+    assert num_new == len(texts) + 1
+    again, _ = index.codes_of([column.take(pa.array(np.arange(len(column))[::-1]))], add=False)
+    assert again.tolist() == codes[::-1].tolist()
+    (given,) = index.take(codes)
+    assert given.equals(column)
+    stored = stored_column(pa.binary())
+    stored.append(column)
+    ids = np.array([*range(len(column) - 1, -1, -1), -1, 3, 3])
+    assert stored.take(ids).to_pylist() == [None if one < 0 else column[one].as_py() for one in ids.tolist()]
 
 
 def test_keys_that_are_not_there_are_not_added_by_a_search():
