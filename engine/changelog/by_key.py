@@ -66,6 +66,7 @@ class ByKey(Operator):
     """
 
     may_change_records = False
+    face = "columns"
     keyed = True
     keeps_columns = True
     takes_changes = True

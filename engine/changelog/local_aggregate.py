@@ -93,6 +93,7 @@ class LocalGroupAggregate(Operator):
     """
 
     may_change_records = False
+    face = "columns"
     takes_changes = True
 
     def __init__(

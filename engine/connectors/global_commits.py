@@ -50,6 +50,7 @@ class EmittingWriterOperator(WriterOperator):
     """
 
     gives_committables = True
+    face = "as given"
 
     def __init__(self, sink: SupportsGlobalCommitter) -> None:
         super().__init__(sink)

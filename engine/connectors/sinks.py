@@ -125,6 +125,8 @@ class SinkOperator(CommitterOperator, WriterOperator):
         sink: Where the records go.
     """
 
+    face = "as given"
+
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
         # Commits that fall behind hold back the input.

@@ -90,6 +90,7 @@ class SourceOperator(Operator):
     """
 
     requests_split = True
+    face = "as given"
 
     def __init__(self, source: Source, watermark_strategy: WatermarkStrategy) -> None:
         self.source = source

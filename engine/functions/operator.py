@@ -234,6 +234,11 @@ class Operator:
     offloads: bool = False
     """Whether the operator has work done outside; only then is it asked for ``is_blocked`` and ``has_pending``."""
 
+    face: str = "rows"
+    """Which face of a batch it works on, for people: ``rows`` (record by record), ``columns``, or ``as given`` (that of
+    its connector).
+    """
+
     may_change_records: bool = True
     """Whether it hands its records to code that may change them, or keeps them: then it gets records of its own."""
 

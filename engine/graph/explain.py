@@ -11,31 +11,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..functions.operator import Operator
 from ..kernel.config import JobSettings
 from ..operators.row_types import DeclaredRows
 from .chaining import num_slots
 from .job_graph import JobEdge, JobGraph, JobVertex
 from .stream_graph import StreamGraph
 
-__all__ = ["explain_text", "path_of", "plan_json"]
-
-_COLUMNAR_MODULES = {"headrace.engine.operators.columnar", "headrace.engine.windows.columnar.slices"}
-"""Every operator in these works on whole record batches."""
-
-_COLUMNAR_OPERATORS = {"MapBatchesOperator"}
-
-_NEUTRAL_OPERATORS = {"SourceOperator", "SinkOperator", "EmittingWriterOperator"}
-"""These pass on the face that their connector gives or takes."""
-
-
-def path_of(operator: Operator) -> str:
-    """Which face of a batch an operator works on: ``rows`` (record by record), ``columns``, ``as given`` (either)."""
-    kind = type(operator)
-    if kind.__name__ in _NEUTRAL_OPERATORS:
-        return "as given"
-    is_columnar = kind.__module__ in _COLUMNAR_MODULES or kind.__name__ in _COLUMNAR_OPERATORS
-    return "columns" if is_columnar else "rows"
+__all__ = ["explain_text", "plan_json"]
 
 
 def explain_text(job_graph: JobGraph) -> str:
@@ -80,7 +62,7 @@ def plan_json(stream_graph: StreamGraph) -> str:
             "max_parallelism": node.max_parallelism,
             "uid": node.uid,
             "slot_sharing_group": node.slot_sharing_group,
-            "path": path_of(node.operator),
+            "path": node.operator.face,
         }
         in_edges = stream_graph.in_edges(node.node_id)
         if in_edges:
@@ -155,7 +137,7 @@ def _chain_lines(vertex: JobVertex) -> list[str]:
             continue
         depths.append(0 if chained.parent is None else depths[chained.parent] + 1)
         tag = "" if chained.side_tag is None else f"[{chained.side_tag}] "
-        rows.append((f"{'  ' * depths[-1]}{tag}{chained.name}", path_of(chained.operator), f"uid {chained.uid}"))
+        rows.append((f"{'  ' * depths[-1]}{tag}{chained.name}", chained.operator.face, f"uid {chained.uid}"))
     width = max(len(name) for name, _, _ in rows)
     return [f"    {name:<{width}}  {path:<10}  {uid}".rstrip() for name, path, uid in rows]
 

@@ -35,6 +35,7 @@ class LookupJoinOfTables(Operator):
     """
 
     may_change_records = False
+    face = "columns"
 
     def __init__(self, lookup: TableLookup, terms: LookupTerms, cache: LookupCache | None = None) -> None:
         self.lookup = lookup

@@ -27,6 +27,7 @@ class StampRows(Operator):
     """
 
     may_change_records = False
+    face = "columns"
 
     def __init__(self, column: str, *, of_event_time: bool = False) -> None:
         self._column = column

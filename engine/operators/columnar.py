@@ -55,6 +55,7 @@ class FilterColumns(Operator):
     """
 
     may_change_records = False
+    face = "columns"
     takes_changes = True
 
     def __init__(self, condition: Expression, input_schema: pa.Schema | None = None) -> None:
@@ -102,6 +103,7 @@ class SelectColumns(Operator):
     """
 
     may_change_records = False
+    face = "columns"
     takes_changes = True
 
     def __init__(

@@ -87,6 +87,7 @@ class ExpandRows(Operator):
     """
 
     may_change_records = False
+    face = "columns"
     takes_changes = True
 
     def __init__(self, expansion: Expansion) -> None:

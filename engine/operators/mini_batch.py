@@ -38,6 +38,7 @@ class MiniBatch(Operator):
         self._size = size
         self.keyed = operator.keyed
         self.keeps_columns = operator.keeps_columns
+        self.face = operator.face
         self.takes_changes = operator.takes_changes
 
     def open(self, context: OperatorContext) -> None:

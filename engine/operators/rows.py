@@ -283,6 +283,7 @@ class MapBatchesOperator(FunctionOperator):
     """
 
     may_change_records = False
+    face = "columns"
 
     def __init__(self, function: Any) -> None:
         super().__init__(function, "map_batches")

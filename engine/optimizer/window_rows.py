@@ -102,6 +102,8 @@ class PutIntoWindows(Operator):
         time: The column of windows' times.
     """
 
+    face = "columns"
+
     def __init__(self, windows: WindowsOfBatch, time: str) -> None:
         self._windows = windows
         self._time = time

@@ -56,6 +56,7 @@ class IntervalJoinOfTables(Operator):
     """
 
     may_change_records = False
+    face = "columns"
     keyed = True
     keeps_columns = True
 

@@ -61,6 +61,7 @@ class OverAggregate(Operator):
     """
 
     may_change_records = False
+    face = "columns"
     keyed = True
     keeps_columns = True
 

@@ -46,6 +46,7 @@ class TemporalSort(Operator):
     """
 
     may_change_records = False
+    face = "columns"
     keyed = True
     keeps_columns = True
 

@@ -56,6 +56,7 @@ class TemporalJoinOfTables(Operator):
     """
 
     may_change_records = False
+    face = "columns"
     keyed = True
     keeps_columns = True
     takes_changes = True

@@ -168,6 +168,7 @@ class LocalPhase(Operator):
     """
 
     may_change_records = False
+    face = "columns"
 
     # Makes a `WindowGrouping` of keys, assigner, aggregates and declared type.
     grouping_type: ClassVar[Any]
@@ -227,6 +228,7 @@ class GlobalPhase(Operator):
     """
 
     may_change_records = False
+    face = "columns"
 
     keyed = True
     keeps_columns = True

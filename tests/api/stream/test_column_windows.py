@@ -6,6 +6,7 @@ state backends. Nothing is late here; what is late is compared where time is mov
 (``tests/engine/windows/columnar/test_sessions.py``).
 """
 
+import json
 import random
 from unittest import mock
 
@@ -200,3 +201,19 @@ def test_the_path_follows_from_the_arguments(make, expected):
 def test_only_the_second_phase_of_a_whole_stream_is_in_one_place():
     assert planned(of_all(TUMBLING))[1] == [2, 1]
     assert planned(of_all(SESSION))[1] == [2, 1]
+
+
+@pytest.mark.parametrize("assigner", ["tumbling", "sliding", "session"])
+def test_a_plan_says_on_which_path_windows_are(assigner):
+    """Both phases on columns; what needs a function of Python on rows."""
+
+    def faces(_sink):
+        nodes = json.loads(env.get_execution_plan())["nodes"]
+        return [node["path"] for node in nodes if " in " in node["contents"]]
+
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=2) as env:
+        rows = env.from_collection([{"k": 1, "v": 2}]).key_by("k").window(ASSIGNERS[assigner])
+        assert faces(rows.aggregate(n=count()).print()) == ["columns", "columns"]
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=2) as env:
+        rows = env.from_collection([{"k": 1, "v": 2}]).key_by("k").window(ASSIGNERS[assigner])
+        assert faces(rows.process(lambda key, context, elements: [key]).print()) == ["rows"]
