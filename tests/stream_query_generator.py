@@ -107,13 +107,20 @@ class StreamQueryGenerator:
 
     def query(self) -> str:
         """Return a query; columns of it are called ``x0``, ``x1`` ..."""
+        return self._around(self._rows())
+
+    def filtered(self) -> tuple[str, str]:
+        """Return rows for FROM, and a condition over them."""
+        rows = self._rows()
+        return rows.text, self._condition(rows)
+
+    def _rows(self) -> _Rows:
         shapes: list[tuple[int, Callable[[], _Rows]]] = [
             (5, self._windows), (2, self._sessions), (2, self._old_windows), (4, self._over), (3, self._top),
             (2, self._deduplicated), (3, self._top_of_windows), (4, self._joined), (3, self._near_in_time),
             (2, self._joined_windows), (2, self._temporal), (2, self._asked), (2, self._sets), (3, self._groups),
         ]  # fmt: skip
-        rows = self._draw.choices([make for _, make in shapes], [weight for weight, _ in shapes])[0]()
-        return self._around(rows)
+        return self._draw.choices([make for _, make in shapes], [weight for weight, _ in shapes])[0]()
 
     # -- around --------------------------------------------------------------------------------------------------------
 

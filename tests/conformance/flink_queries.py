@@ -2,11 +2,16 @@
 
 PYTHON is an interpreter that has apache-flink (2.3) and, among its jars, those that read Parquet
 (``tests/bench/nexmark_on_flink.py`` says which). Flink runs each query over streams, one mini cluster for all; Headrace
-runs it over streams at parallelism 2 on the simulator, and in batch mode. The tables that the changes come to are
-compared. Where Flink's streams give something else, its batch mode is asked, too.
+runs it over streams at parallelism 2 on the simulator, under settings that must not change the answer (two phases,
+split distinct aggregation, mini-batches, joins of many, a long time to live), and in batch mode. The tables that the
+changes come to are compared. Where Flink's streams give something else, its batch mode is asked, too.
+
+Every tenth query is run without an oracle, too: its rows cut into other pieces, at parallelism 1 and 3, and with and
+without settings it gives the same, and the rows for which a condition is true, false and NULL are all rows.
 
 Prints how many agreed, how many either engine refuses, and each query with another answer: with its number, it can be
-run again alone (``--only 17``). Without ``--flink`` the two modes are compared with each other.
+run again alone (``--only 17``). Without ``--flink`` the two modes are compared with each other. ``--plain`` leaves the
+settings as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +27,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from stream_query_comparison import answer_of, tables_for, write_streams
+from query_generator import random_settings
+from stream_query_comparison import answer_of, broken_thirds, tables_for, unlike, write_streams
 from stream_query_generator import StreamQueryGenerator
 
 QUERIES_OF_A_WORLD = 20
@@ -66,6 +72,7 @@ def main() -> int:
     parser.add_argument("--seed", default="0")
     parser.add_argument("--only", type=int, help="the number of one query")
     parser.add_argument("--flink", metavar="PYTHON")
+    parser.add_argument("--plain", action="store_true", help="without settings")
     given = parser.parse_args()
     flink = None
     counts: Counter[str] = Counter()
@@ -84,14 +91,33 @@ def main() -> int:
                 if flink is not None:
                     flink.ask(tables=tables_for(folder))
             query = StreamQueryGenerator(f"{given.seed}/{number}").query()
-            compare(number, query, folder, flink, counts)
+            settings = {} if given.plain else random_settings(f"{given.seed}/{number}")
+            compare(number, query, folder, flink, counts, settings)
+            if number % 10 == 0:
+                look_without_oracle(number, query, folder, world, counts)
     sys.stdout.write(f"\n{', '.join(f'{name} {count}' for name, count in sorted(counts.items()))}\n")
     return 1 if counts["different"] else 0
 
 
-def compare(number: int, query: str, folder: Path, flink: Flink | None, counts: Counter[str]) -> None:
+def look_without_oracle(number: int, query: str, folder: Path, world: str, counts: Counter[str]) -> None:
+    """Tell of a query whose answer depends on what it must not depend on."""
+    other = write_streams(folder.with_name(f"{folder.name}-cut"), world, pieces=number + 1)
+    found = unlike(query, [folder, other], f"{world} {number}") | broken_thirds(folder, f"{world} {number}")
+    counts["without oracle"] += 1
+    counts["different"] += bool(found)
+    for way, answer in found.items():
+        sys.stdout.write(f"\n{number}: {query}\n  {way}: {answer!s:.600}\n")
+    sys.stdout.flush()
+
+
+def compare(
+    number: int, query: str, folder: Path, flink: Flink | None, counts: Counter[str], settings: dict[str, str]
+) -> None:
     """Ask everybody, and tell of a query with different answers, or without one."""
-    answers = {mode: answer_of(query, folder, mode) for mode in sorted(MODES)}
+    answers = {
+        "batch": answer_of(query, folder, "batch"),
+        "streaming": answer_of(query, folder, "streaming", settings=settings),
+    }
     if flink is not None:
         answers["flink"] = flink.ask(query=query, mode="streaming")
         if answers["flink"] != answers["streaming"]:
@@ -111,7 +137,7 @@ def compare(number: int, query: str, folder: Path, flink: Flink | None, counts: 
         counts["different"] += 1
     if is_same and len(rows) == len(answers):
         return
-    sys.stdout.write(f"\n{number}: {query}\n")
+    sys.stdout.write(f"\n{number}: {query}\n  {settings}\n")
     for who, answer in answers.items():
         if isinstance(answer, str):
             sys.stdout.write(f"  {who}: {answer[:300]}\n")
