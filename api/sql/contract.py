@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .expressions import ExpressionBinder
@@ -16,8 +17,11 @@ __all__ = ["Queries", "Tables"]
 class Tables(Protocol):
     """Finds tables by name."""
 
-    def relation(self, name: str, queries: Any) -> Relation | None:
-        """Return the rows of a table or view; None if there is none. A view is bound by ``queries``."""
+    def relation(self, name: str, queries: Any, options: Mapping[str, str] | None = None) -> Relation | None:
+        """Return the rows of a table or view; None if there is none. A view is bound by ``queries``.
+
+        A table of CREATE TABLE may be read with other options.
+        """
         ...
 
     def primary_key(self, name: str) -> tuple[str, ...] | None:

@@ -26,7 +26,7 @@ from .expressions import conjuncts
 from .functions import operators as sql
 from .functions.coercion import cast_to, together
 from .functions.contract import Typed, literal_of
-from .hints import LookupHints, StateTtls, multi_joined
+from .hints import LookupHints, StateTtls, multi_joined, table_options
 from .match import matched
 from .parsing.errors import SqlError
 from .parsing.names import path_of
@@ -156,14 +156,17 @@ class FromClause:
                 message = f"{call.name}(...) is no table"
                 raise SqlError(message, hint="TUMBLE, HOP, CUMULATE and SESSION make windows of a table")
             return self._under(self._windowed(call), tree.alias or None, names)
-        parts = [part.name for part in tree.parts]
-        return self._under(self.named(path_of(parts)), tree.alias or parts[-1], names)
+        return self._under(self._named(tree), tree.alias or tree.name, names)
 
-    def named(self, name: str) -> Relation:
-        """Return the rows of a table, a view, or a query that WITH gave a name."""
+    def _named(self, tree: exp.Table) -> Relation:
+        """The rows of a table, a view, or a query that WITH gave a name."""
+        name, options = path_of(part.name for part in tree.parts), table_options(tree, self._text)
         if name in self._known:
+            if options:
+                message = f"hint OPTIONS is of tables that CREATE TABLE made; {name!r} is a query of WITH"
+                raise SqlError(message)
             return self._known[name]
-        found = self._queries.tables.relation(name, self._queries)
+        found = self._queries.tables.relation(name, self._queries, options)
         if found is None:
             there = sorted({*self._known, *self._queries.tables.names()})
             message = f"there is no table {name!r}"
@@ -173,7 +176,7 @@ class FromClause:
     def _windowed(self, call: exp.Anonymous) -> Relation:
         kind, given = window_arguments(call)
         data = given["DATA"]
-        relation = self.named(path_of(part.name for part in data.parts)) if isinstance(data, exp.Table) else None
+        relation = self._named(data) if isinstance(data, exp.Table) else None
         if relation is None:
             message = f"{kind.value} takes a table first: TABLE name"
             raise SqlError(message)

@@ -4,7 +4,8 @@ A hint says how a join is to be made, not what it gives. Joins of two inputs are
 is noted in the plan, and one that is not known is a mistake. MULTI_JOIN makes one join of several.
 ``STATE_TTL('r' = '1 d')`` says how long what is kept of a table lives that is not written: on either side of a join, or
 in groups of one table's rows. ``LOOKUP('table' = 'rooms', 'async' = 'true', 'capacity' = '20')`` says how the table of
-a lookup join is asked; its options are texts under Flink's names.
+a lookup join is asked; its options are texts under Flink's names. ``OPTIONS('path' = 'x')`` stands behind the name of a
+table and has it read, or written, with other options than those of CREATE TABLE, in this one place.
 
 Source: Flink's documentation ("Hints"), ``JoinStrategy``, ``StateTtlHint``, ``LookupJoinHintOptions``,
 ``FlinkHintStrategies``; FLIP-234.
@@ -24,15 +25,13 @@ from headrace.state.values.durations import parse_duration_ms
 from .parsing.errors import SqlError, SqlText
 from .scope import Scope
 
-__all__ = ["LookupHints", "StateTtls", "hint_notes", "multi_joined"]
+__all__ = ["LookupHints", "StateTtls", "hint_notes", "multi_joined", "table_options"]
 
 _MULTI = "MULTI_JOIN"
 _JOINS = ("BROADCAST", "SHUFFLE_HASH", "SHUFFLE_MERGE", "NEST_LOOP", _MULTI)
 _STATE_TTL = "STATE_TTL"
 _LOOKUP = "LOOKUP"
-_REFUSED = {
-    "OPTIONS": ("the options of a table are those of its CREATE TABLE", "CREATE TABLE ... LIKE with other options"),
-}
+_TABLE_OPTIONS = "OPTIONS"
 
 
 class StateTtls:
@@ -80,9 +79,40 @@ class StateTtls:
         _require_tables(_STATE_TTL, list(self._by_table), scope)
 
 
+def table_options(tree: Any, text: SqlText) -> dict[str, str]:
+    """Return the options that a hint behind the name of a table says: ``bids /*+ OPTIONS('path' = 'x') */``.
+
+    Args:
+        tree: The table.
+        text: Of the statement, for errors.
+
+    Raises:
+        SqlError: If there is another hint, or what it says is not ``'key' = 'value'``.
+    """
+    hint = tree.args.get("hint")
+    options: dict[str, str] = {}
+    for one in [] if hint is None else hint.expressions:
+        with text.at(hint):
+            if str(one.name).upper() != _TABLE_OPTIONS:
+                message = f"hint {str(one.name).upper()} does not stand behind a table"
+                raise SqlError(
+                    message, hint=f"there is {_TABLE_OPTIONS}('key' = 'value', ...); others stand behind SELECT"
+                )
+            for pair in one.expressions:
+                if not _is_pair(pair):
+                    message = f"hint {_TABLE_OPTIONS} takes 'key' = 'value'; got {pair.sql()}"
+                    raise SqlError(message, hint=f"{_TABLE_OPTIONS}('path' = '/elsewhere')")
+                options[pair.this.name] = pair.expression.name
+    return options
+
+
+def _is_pair(tree: Any) -> bool:
+    return isinstance(tree, exp.EQ) and all(isinstance(one, exp.Literal) for one in (tree.this, tree.expression))
+
+
 def _entry(tree: Any) -> tuple[str, int]:
     """A table and how long, of ``'table' = '1 d'``."""
-    if not (isinstance(tree, exp.EQ) and all(isinstance(one, exp.Literal) for one in (tree.this, tree.expression))):
+    if not _is_pair(tree):
         message = f"hint {_STATE_TTL} takes 'table' = 'duration'; got {tree.sql()}"
         raise SqlError(message, hint=f"{_STATE_TTL}('orders' = '1 d', 'shipments' = '12 h')")
     try:
@@ -116,10 +146,9 @@ def hint_notes(tree: exp.Select, scope: Scope, text: SqlText) -> tuple[str, ...]
 def _note(hint: Any, scope: Scope, text: SqlText) -> str:
     name = str(hint.name).upper()
     with text.at(hint):
-        if name in _REFUSED:
-            why, instead = _REFUSED[name]
-            message = f"hint {name} is not supported: {why}"
-            raise SqlError(message, hint=instead)
+        if name == _TABLE_OPTIONS:
+            message = f"hint {_TABLE_OPTIONS} stands behind the name of a table"
+            raise SqlError(message, hint=f"FROM bids /*+ {_TABLE_OPTIONS}('path' = '/elsewhere') */ AS b")
         if name not in _JOINS:
             known = (*_JOINS, _STATE_TTL, _LOOKUP)
             message = f"there is no hint {name}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -74,6 +74,20 @@ class CatalogTable:
     def written(self) -> pa.Schema:
         """The columns that the connector takes."""
         return pa.schema([one for one in self.physical if one.name not in self.connector.metadata])
+
+    def with_options(self, options: Mapping[str, str]) -> CatalogTable:
+        """Return the same with other options, and with a connector of its own.
+
+        Raises:
+            SqlError: If they name another connector.
+            ConfigurationError: If they mean nothing.
+        """
+        if not options:
+            return self
+        if "connector" in options:
+            message = "hint OPTIONS cannot name another connector"
+            raise SqlError(message, hint="CREATE TABLE ... LIKE makes a table of another connector")
+        return table_entry(replace(self.statement, options={**self.statement.options, **options}), self.text)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from ..arguments.checks import require_instance
 from ..dataset import ExecutionEnvironment
 from ..dataset.dataset import DataSet
 from ..sql.functions.registry import FunctionRegistry, SqlFunction
+from ..sql.hints import table_options
 from ..sql.parsing.errors import SqlError, SqlText
 from ..sql.parsing.names import parts_of, quoted
 from ..sql.parsing.parser import parse_script, parse_statements, pieces_of
@@ -533,6 +534,9 @@ class TableEnvironment:
     def _insert(self, statement: Insert, text: SqlText, tables: StatementTables) -> tuple[CatalogTable, Relation]:
         """The table, and the rows with its columns."""
         table = self._catalogs.table(statement.table)
+        if statement.hinted is not None:
+            with text.at(statement.hinted):
+                table = table.with_options(table_options(statement.hinted, text))
         relation = self._queries(text, tables).bind(statement.query.tree)
         with text.at(statement.query.tree):
             rows = rows_of_table(table, statement.columns, relation, self._builder())

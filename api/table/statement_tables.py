@@ -5,6 +5,7 @@ Source: Flink's ``CatalogSourceTable``, ``ExpandingPreparingTable``, ``SchemaRes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -54,8 +55,14 @@ class StatementTables:
         entry = self._catalogs.find(self._catalogs.path_of(name, self._home))
         return (entry.statement.primary_key or None) if isinstance(entry, CatalogTable) else None
 
-    def relation(self, name: str, queries: QueryBinder) -> Relation | None:
-        """Return the rows of a table or view; None if there is none."""
+    def relation(self, name: str, queries: QueryBinder, options: Mapping[str, str] | None = None) -> Relation | None:
+        """Return the rows of a table or view; None if there is none.
+
+        Raises:
+            SqlError: If there are options, and it is no table that CREATE TABLE made.
+        """
+        if options:
+            return self._with_options(name, queries, options)
         path = self._catalogs.path_of(name, self._home)
         if path in self._under_way:
             message = f"view {path.name!r} is made of itself"
@@ -73,6 +80,17 @@ class StatementTables:
             finally:
                 self._under_way.pop()
         return self._known[path]
+
+    def _with_options(self, name: str, queries: QueryBinder, options: Mapping[str, str]) -> Relation | None:
+        """The rows of a table with other options: a part of the plan of its own."""
+        path = self._catalogs.path_of(name, self._home)
+        entry = self._catalogs.find(path)
+        if entry is None:
+            return self.relation(name, queries)
+        if not isinstance(entry, CatalogTable):
+            message = f"hint OPTIONS is of tables that CREATE TABLE made; {path.name!r} is another one"
+            raise SqlError(message, hint="put it into the query of the view")
+        return self.made(path.name, entry.with_options(options), queries)
 
     def _bind_views_below(self, path: ObjectPath, queries: QueryBinder) -> None:
         """Bind the views that a view is made of, the lowest first: chains of them may exhaust Python's stack.

@@ -79,6 +79,23 @@ class Flink(Dialect):
                 self._match_pair(TokenType.NOT, TokenType.NULL) or self._match(TokenType.NULL)
             return found
 
+        def _parse_hint(self) -> Any:
+            """Hints, all in the place of the first character: they are read from a text of their own."""
+            begin = self._curr
+            found = super()._parse_hint()
+            if found is not None:
+                for one in found.walk():
+                    one.meta.clear()
+                found.update_positions(begin)
+            return found
+
+        def _parse_table_parts(self, *args: Any, **options: Any) -> Any:
+            table: Any = super()._parse_table_parts(*args, **options)
+            hint = self._parse_hint()
+            if hint is not None:
+                table.set("hint", hint)
+            return table
+
         def _parse_match_recognize(self) -> exp.MatchRecognize | None:
             return parse_match(self)
 

@@ -358,13 +358,15 @@ class _StatementParser(Flink.Parser):
 
     def _insert(self) -> Insert:
         table = self._name()
+        hint = self._parse_hint()
         if self._match_words("PARTITION"):
             self._fail("INSERT INTO ... PARTITION is not supported", hint="select the value as a column like others")
         is_list = self._curr and self._curr.token_type is TokenType.L_PAREN
         is_query = self._next and self._next.token_type in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN)
         columns = self._names() if is_list and not is_query else ()
         query = self._query()
-        return Insert(table, columns, query, self._conflict() if self._match_words("ON", "CONFLICT") else None)
+        conflict = self._conflict() if self._match_words("ON", "CONFLICT") else None
+        return Insert(table, columns, query, conflict, None if hint is None else exp.Table(hint=hint))
 
     def _conflict(self) -> Conflict:
         place = _place(self._prev)

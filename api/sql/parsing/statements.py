@@ -158,6 +158,8 @@ class Insert:
     columns: tuple[str, ...]
     query: Query
     conflict: Conflict | None = None
+    hinted: Any = None
+    """The table with a hint behind its name; None without one."""
 
 
 @dataclass(frozen=True)

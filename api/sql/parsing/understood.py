@@ -45,7 +45,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
     exp.Values: ("expressions", "alias", "order", "limit", "offset"),
     exp.With: ("expressions", "recursive"),
     exp.CTE: ("this", "alias"),
-    exp.Table: ("this", "db", "catalog", "alias", "joins", "partition", "version"),
+    exp.Table: ("this", "db", "catalog", "alias", "joins", "partition", "version", "hint"),
     exp.TableAlias: ("this", "columns"),
     exp.From: ("this",),
     exp.Join: ("this", "on", "using", "side", "kind", "method"),
