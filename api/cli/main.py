@@ -23,6 +23,7 @@ from headrace.engine.errors import HeadraceError, JobNotFoundError
 from .applications import add_command as add_application_command
 from .cluster import add_cluster_commands
 from .dashboard import add_command as add_dashboard_command
+from .deploy import add_command as add_deploy_command
 from .job_logs import add_command as add_logs_command
 from .program_options import add_program_options, program_variables
 from .programs import add_commands as add_program_commands
@@ -177,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     add_top_command(commands, _whole_number)
     add_state_commands(commands)
     add_cluster_commands(commands)
+    add_deploy_command(commands, _positive)
 
     doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
     doctor.set_defaults(function=_doctor)
