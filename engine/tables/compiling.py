@@ -33,7 +33,7 @@ def compiled(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
     return made_of
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def copy_bytes(_context: Any, target: Any, at: Any, source: Any, start: Any, length: Any) -> Any:
     """Write ``source[start : start + length]`` to ``target[at : at + length]``, of two arrays of bytes."""
 
@@ -49,7 +49,7 @@ def copy_bytes(_context: Any, target: Any, at: Any, source: Any, start: Any, len
     return types.void(target, types.int64, source, types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def word_at(_context: Any, data: Any, place: Any) -> Any:
     """The eight bytes of an array from a place on, as a number."""
 
