@@ -89,7 +89,7 @@ def test_rays_own_prometheus_endpoint_shows_the_job(ray_session, by_value, tmp_p
         build(env, tmp_path / "checkpoints")
         env.execute_async("shown by Ray")
         (port,) = {node["MetricsExportPort"] for node in ray.nodes() if node["Alive"]}
-        deadline, read = time.monotonic() + PATIENCE_S, 0.0
+        deadline, read = time.monotonic() + 3 * PATIENCE_S, 0.0  # an agent of Ray collects every ten seconds
         while read < NUM_RECORDS + 1:
             assert time.monotonic() < deadline, read
             time.sleep(0.5)

@@ -31,6 +31,7 @@ def places(job: str, checkpoint: int) -> dict[str, tuple[str, str]]:
         "metrics": (f"#/job/{job}/graph/{vertex}/metrics", ".drawer .chart"),
         "operators": (f"#/job/{job}/graph/{vertex}/operators", ".drawer tbody tr"),
         "flame-graph": (f"#/job/{job}/graph/{vertex}/flame-graph", ".flames button"),
+        "records": (f"#/job/{job}/graph/{vertex}/records", "[data-action=look]"),
         "logs": (f"#/job/{job}/logs", ".log p"),
         "watermarks": (f"#/job/{job}/watermarks", "#watermarks tbody tr"),
         "checkpoints": (f"#/job/{job}/checkpoints", "#history tbody tr"),
@@ -52,7 +53,11 @@ def main() -> int:
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
     complaints: list[str] = []
-    with tempfile.TemporaryDirectory() as place, dashboard_environment() as env, browser() as chromium:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        dashboard_environment(rest={"allows_record_samples": True, "masked_fields": ("customer",)}) as env,
+        browser() as chromium,
+    ):
         build_orders(env, f"{place}/checkpoints", HOSTILE if options.hostile else "score")
         job = env.execute_async(HOSTILE if options.hostile else "scores of orders")
         job_id = job.get_job_id()

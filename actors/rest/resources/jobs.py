@@ -201,13 +201,16 @@ def _input(number: int, edge: EdgeView) -> dict[str, Any]:
 
 
 def _flow(edge: EdgeView) -> dict[str, Any]:
-    """What goes over an exchange, and how full its fullest queue is: the share of its credit that is in use."""
+    """What goes over an exchange, and how full its fullest queues are: shares of what is allowed there.
+
+    One end alone may be full for a moment, as between two steps of who reads; an exchange is when both are.
+    """
     return {
         "records": edge.records,
         "records-per-second": edge.records_per_s,
         "output-usage": edge.output_usage,
         "input-usage": edge.input_usage,
-        "queue-fill": max(edge.output_usage, edge.input_usage),
+        "queue-fill": min(edge.output_usage, edge.input_usage),
     }
 
 
