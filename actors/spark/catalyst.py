@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.columns.expressions import Expression
+from headrace.engine.functions.aggregates.built_in import is_built_in
 from headrace.engine.functions.aggregates.contract import Aggregate
 
 from .columns import Layout
@@ -192,7 +193,7 @@ def aggregate_of(aggregate: Aggregate, layout: Layout, output_type: pa.DataType)
     """A built-in aggregate as Spark's, of the type that it has for us; None if there is none that means the same."""
     from pyspark.sql import functions as sf
 
-    if type(aggregate).__module__ != Aggregate.__module__:
+    if not is_built_in(aggregate):
         return None  # somebody's own
     if aggregate.argument is None:
         return sf.count(sf.lit(1)).cast("long") if aggregate.name == "count" else None

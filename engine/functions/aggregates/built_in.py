@@ -30,6 +30,7 @@ __all__ = [
     "count",
     "count_distinct",
     "first",
+    "is_built_in",
     "last",
     "max",
     "min",
@@ -370,6 +371,11 @@ def as_summand(aggregate: Aggregate, values: pa.Array) -> pa.Array:
         return values
     message = f"{aggregate!r} is for numbers; got {kind}"
     raise TypeMismatchError(message)
+
+
+def is_built_in(aggregate: Aggregate) -> bool:
+    """Whether an aggregate is one of this module's: its name says what it means."""
+    return type(aggregate).__module__ == __name__
 
 
 def count(argument: Expression | str | None = None) -> Aggregate:

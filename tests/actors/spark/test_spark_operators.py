@@ -9,6 +9,8 @@ from dataset_kit import assert_equal, programs
 from hypothesis import HealthCheck, given, settings
 
 from headrace import ExecutionEnvironment, GroupReduceFunction, JoinHint, MapFunction, avg, col, count, lit, when
+from headrace.actors.spark.catalyst import aggregate_of
+from headrace.actors.spark.columns import Layout
 from headrace.engine.functions.aggregates.built_in import max as max_of
 from headrace.engine.functions.aggregates.built_in import min as min_of
 from headrace.engine.functions.aggregates.built_in import sum as sum_of
@@ -217,3 +219,20 @@ def test_broadcast_sets(same, table):
         return env.from_arrow(table).map(Scaled()).with_broadcast_set(factors, "factors")
 
     same(program)
+
+
+def test_built_in_aggregates_are_sparks_own_and_no_others(on_spark):
+    """Only what they come to would not show it: without a form of Spark's they run in Python."""
+    assert on_spark.from_collection([{"i": 1}]).collect() == [{"i": 1}]  # there is a session now
+    layout = Layout(pa.schema([("i", pa.int64())]))
+    whole, real = pa.int64(), pa.float64()
+    for aggregate, kind in (
+        (count(), whole), (count("i"), whole), (sum_of("i"), whole), (avg("i"), real), (min_of("i"), whole),
+        (max_of("i"), whole), (sum_of("i").with_wide_parts(), whole), (avg("i").with_wide_parts(), real),
+    ):  # fmt: skip
+        assert aggregate_of(aggregate, layout, kind) is not None, aggregate
+
+    class Sum(type(sum_of("i"))):
+        """Somebody's own, which means something else by the name."""
+
+    assert aggregate_of(Sum(col("i")), layout, whole) is None
