@@ -215,6 +215,12 @@ def _isin(value: Value, values: tuple[Any, ...]) -> Value:
 def _case(*values: Value) -> Value:
     pc = compute()
     result = values[-1]
+    texts = _of_one_type((*values[1:-1:2], result))
+    if len(texts) > 2 and all(pa.types.is_string(text.type) for text in texts):
+        conditions = [_typed(condition, pa.bool_()) for condition in values[:-1:2]]
+        if all(isinstance(condition, pa.Array) for condition in conditions):
+            # At once: each branch of its own would copy all texts behind it.
+            return pc.case_when(pc.make_struct(*conditions, field_names=list(map(str, range(len(conditions))))), *texts)
     for condition, value in zip(values[-3::-2], values[-2::-2], strict=True):
         left, right = _of_one_type((value, result))
         if pa.types.is_floating(left.type) != pa.types.is_floating(right.type):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import math
 import pickle
+import random
 from decimal import Decimal
 
 import pyarrow as pa
@@ -515,3 +516,27 @@ def test_nulls_of_no_type_are_nulls_of_the_type_that_is_meant(kind, expression):
     # What a batch of records without a declared type shows of a field that happens to be null in all of them.
     expected = evaluated(expression, b=pa.nulls(2, kind), n=[1, 2])
     assert evaluated(expression, b=pa.nulls(2), n=[1, 2]) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cases_of_texts_are_those_of_a_loop(seed):
+    """Several branches of texts are chosen at once; constants, nulls and conditions that are null among them."""
+    rng = random.Random(seed)
+    num_rows, num_branches = rng.choice([1, 30]), rng.randint(1, 4)
+    asked = [[rng.choice([True, False, None]) for _ in range(num_rows)] for _ in range(num_branches)]
+    texts = [[rng.choice(["", "a", "é", None]) for _ in range(num_rows)] for _ in range(num_branches + 1)]
+    is_constant = [rng.random() < 0.4 for _ in texts]
+    columns = {f"c{i}": pa.array(column, pa.bool_()) for i, column in enumerate(asked)}
+    columns |= {f"t{i}": pa.array(column, pa.string()) for i, column in enumerate(texts)}
+    values = [lit(texts[i][0], pa.string()) if constant else col(f"t{i}") for i, constant in enumerate(is_constant)]
+    case = when(col("c0")).then(values[0])
+    for i in range(1, num_branches):
+        case = case.when(col(f"c{i}")).then(values[i])
+    given = case.otherwise(values[-1]).evaluate(pa.RecordBatch.from_pydict(columns))
+
+    def expected(row):
+        branch = next((i for i in range(num_branches) if asked[i][row]), num_branches)
+        return texts[branch][0 if is_constant[branch] else row]
+
+    assert given.type == pa.string()
+    assert given.to_pylist() == [expected(row) for row in range(num_rows)]
