@@ -1,4 +1,4 @@
-"""A job on a Ray whose autoscaler has to launch the first node.
+"""Jobs on a Ray whose autoscaler has to launch the first node, and one more while a job runs.
 
 Ray knows one cluster per process, so the scenario runs in a process of its own, see ``actors/autoscaling.py``.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.campaign, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.campaign, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(450)]
 
 PROGRAM = Path(__file__).resolve().parent / "actors" / "autoscaling.py"
 
@@ -21,7 +21,7 @@ PROGRAM = Path(__file__).resolve().parent / "actors" / "autoscaling.py"
 def seen():
     pytest.importorskip("yaml")
     command = [sys.executable, str(PROGRAM)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=420, check=False)
     assert ran.returncode == 0, ran.stdout[-2_000:] + ran.stderr[-4_000:]
     return json.loads(ran.stdout.splitlines()[-1])
 
@@ -29,6 +29,12 @@ def seen():
 def test_a_job_brings_up_the_nodes_it_needs_and_gives_them_back(seen):
     assert seen["is_exact"]
     assert seen["num_workers"] == 2
+
+
+def test_the_cluster_grows_and_shrinks_under_a_job_that_runs_on(seen):
+    assert seen["workers_of_rescaled"] == [1, 2, 1]
+    assert seen["ran_on"]
+    assert seen["is_rescaled_exact"], "each number once, however often it was dealt out anew"
 
 
 def test_it_says_what_it_waits_for(seen):

@@ -117,7 +117,11 @@ def decided(job: Job, decision: Decision, now_ms: int) -> None:
     assert job.settings.autoscaler is not None
     view = RescaleView(now_ms, AUTOSCALER, decision.reason, {}, {}, decision.numbers)
     wanted = {**job.record.parallelism, **decision.parallelism}
-    job_graph = rescaled(job.rescaling.submitted, wanted)
+    try:
+        job_graph = rescaled(job.rescaling.submitted, wanted)
+    except HeadraceError as error:  # no reason to end a job that runs
+        job.record.note(now_ms, f"is not rescaled: {error}")
+        return
     if job.settings.autoscaler.scaling_enabled:
         _begin_request(job, wanted, job_graph, [], view)
         return

@@ -134,7 +134,7 @@ def main() -> int:
     with scaling_cluster() as address:
         wait_for("cluster", lambda: is_served(address))
         try:
-            found = run_jobs(address)
+            found = {**run_jobs(address), **run_rescaled(address)}
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
             wait_for("empty cluster", lambda: num_workers() == 0)
         except BaseException:
@@ -172,6 +172,44 @@ def run_jobs(address: str) -> dict[str, Any]:
         "num_workers": most,
         "refused": refused,
     }
+
+
+def run_rescaled(address: str) -> dict[str, Any]:
+    """A job that runs on while the cluster grows for it, and while it shrinks again."""
+    from headrace import StreamExecutionEnvironment
+    from headrace.connectors.datagen import GeneratorSource
+    from headrace.connectors.files import FileSink
+
+    folder = Path(tempfile.mkdtemp(prefix="autoscaling-"))
+    workers: list[int] = []
+    try:
+        with StreamExecutionEnvironment.get_execution_environment(address=address, parallelism=1) as env:
+            env.enable_checkpointing(500, directory=folder / "checkpoints")
+            numbers = env.from_source(GeneratorSource(lambda n: n, records_per_second=200))
+            numbers.key_by(lambda n: n % 7).map(lambda n: n).sink_to(FileSink.json_lines(folder / "out"))
+            client = env.execute_async("rescaled")
+            for parallelism, num_nodes in ((1, 1), (3, 2), (1, 1)):
+                if workers:
+                    client.rescale(parallelism)
+                wait_for(f"cluster of {num_nodes} workers", lambda wanted=num_nodes: num_workers() == wanted)
+                workers.append(num_workers())
+                wait_for("output", lambda before=len(rows_in(folder)): len(rows_in(folder)) > before + 200)
+            states = [vertex.states for vertex in client.view().vertices]
+            restarts = client.view().num_restarts
+            client.stop()
+            rows = rows_in(folder)
+        return {
+            "workers_of_rescaled": workers,
+            "ran_on": restarts == 0 and all("RUNNING" in found for found in states),
+            "is_rescaled_exact": sorted(rows) == list(range(len(rows))),
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def rows_in(folder: Path) -> list[int]:
+    """What a reader of the output sees."""
+    return [json.loads(line) for part in (folder / "out").glob("part-*") for line in part.read_text().splitlines()]
 
 
 if __name__ == "__main__":

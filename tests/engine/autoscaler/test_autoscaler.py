@@ -115,6 +115,14 @@ def test_an_unsteady_load_is_not_followed_down():
     assert plant.parallelism == 4
 
 
+def test_it_is_lowered_to_the_highest_that_was_enough_meanwhile():
+    plant = Plant(parallelism=8)
+    plant.run(22, 20)  # one would do
+    plant.run(16, 600)  # five are needed for some time: still little for eight
+    [decision] = plant.run(24, 20)
+    assert decision.parallelism == {"count": 5}
+
+
 def test_a_source_that_does_not_know_its_backlog_is_taken_at_its_backpressure():
     plant = Plant()
     plant.run(200, 700, knows_backlog=False)
