@@ -15,6 +15,9 @@ from headrace.state.reading.read_limits import number_in
 
 __all__ = ["Check", "checks"]
 
+PYTHONS = ((3, 10), (3, 13))
+"""The first and the last Python that the tests have passed on: those of ``requires-python``."""
+
 MIN_FREE_BYTES = 2 << 30
 """Ray's session directory, spilled objects and checkpoints need room; below 2 GiB Ray itself begins to refuse work."""
 
@@ -59,8 +62,13 @@ def checks() -> Iterator[Check]:
 
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
-    is_fine = (3, 10) <= sys.version_info[:2] <= (3, 12)
-    return Check("Python", is_fine, version, "" if is_fine else "use Python 3.10, 3.11 or 3.12")
+    first, last = PYTHONS
+    is_fine = first <= sys.version_info[:2] <= last
+    return Check("Python", is_fine, version, "" if is_fine else f"use Python {_dotted(first)} to {_dotted(last)}")
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _package(name: str, at_least: tuple[int, int]) -> Check:

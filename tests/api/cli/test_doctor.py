@@ -1,10 +1,12 @@
 """What ``headrace doctor`` says of secrets and ports, over a ``/proc`` of plain files and links."""
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
-from headrace.cli.doctor import key_file, open_ports, ray_listeners, token_file
+from headrace.cli.doctor import PYTHONS, key_file, open_ports, ray_listeners, token_file
 
 LOOPBACK, ALL, ALL_6, MAPPED = "0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"
 
@@ -100,3 +102,13 @@ def test_a_key_file_that_jobs_will_not_take_is_told(tmp_path, mode, text, is_fin
     assert check.is_fine is is_fine
     assert "5a" not in f"{check}"
     assert key_file(None).is_fine
+
+
+def test_the_pythons_that_are_fine_are_those_that_the_package_installs_on():
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    low, high = re.search(r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', project, re.MULTILINE).groups()
+    assert ((3, int(low)), (3, int(high) - 1)) == PYTHONS
+    listed = re.findall(r"Programming Language :: Python :: 3\.(\d+)", project)
+    assert listed == [str(minor) for minor in range(int(low), int(high))]
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    assert f"Python 3.{low} to 3.{int(high) - 1}" in readme
