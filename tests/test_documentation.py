@@ -1,4 +1,4 @@
-"""The guide and the README, executed: every ```python block, in order, and what it shows.
+"""The guide, the concepts and the README, executed: every ```python block, in order, and what it shows.
 
 A block that prints is followed by a ```text block with exactly what it prints; so an output that is missing, extra or
 wrong is a failure, as is a block that raises. The blocks of one file share their names, as the cells of a notebook do.
@@ -23,6 +23,7 @@ from headrace import StreamExecutionEnvironment
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "guide"
 CHAPTERS = sorted(GUIDE.glob("*.md"))
+CONCEPTS = sorted((ROOT / "docs" / "concepts").glob("*.md"))
 MAX_LINES = 250
 
 
@@ -83,7 +84,7 @@ def namespace(monkeypatch, tmp_path):
     names.clear()
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*CHAPTERS, *CONCEPTS], ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_guide_does_what_it_says(path, namespace):
     run(path, path.read_text(encoding="utf-8"), namespace)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from .demo import DemoResult
 
-__all__ = ["main"]
+__all__ = ["command_parser", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = _parser()
+    parser = command_parser()
     _complete(parser)
     options = parser.parse_args(arguments)
     if options.command is None:
@@ -74,7 +74,8 @@ def _complete(parser: argparse.ArgumentParser) -> None:
         argcomplete.autocomplete(parser)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(prog="headrace", description="Stateful stream and batch processing on Ray.")
     parser.add_argument("--version", action="version", version=f"headrace {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

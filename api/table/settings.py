@@ -39,7 +39,7 @@ class _Setting:
 
     Attributes:
         key: Flink's.
-        parse: From the text to the value.
+        parse: From the text to the value; its docstring says which values there are.
         apply: What the value does to a job by itself; None if others read it.
         alias_of: The key that it is an older name of.
     """
@@ -59,6 +59,7 @@ def _word(*words: str, **others: str) -> Callable[[str], str]:
         message = others.get(text.lower(), f"it is one of {', '.join(words)}")
         raise ValueError(message)
 
+    parse.__doc__ = f"One of {', '.join(words)}."
     return parse
 
 
@@ -72,6 +73,7 @@ def _words(*words: str) -> Callable[[str], frozenset[str]]:
             raise ValueError(message)
         return found
 
+    parse.__doc__ = f"Some of {', '.join(words)}."
     return parse
 
 
@@ -82,6 +84,7 @@ def _number(low: int) -> Callable[[str], int]:
             raise ValueError(message)
         return int(text)
 
+    parse.__doc__ = f"A whole number, {low} or more."
     return parse
 
 
@@ -93,10 +96,12 @@ def _real(low: float) -> Callable[[str], float]:
             raise ValueError(message)
         return value
 
+    parse.__doc__ = f"A number, {low:g} or more."
     return parse
 
 
 def _flag(text: str) -> bool:
+    """True or false."""
     return _word("true", "false")(text) == "true"
 
 
@@ -108,10 +113,12 @@ def _milliseconds(low: int) -> Callable[[str], int]:
             raise ValueError(message)
         return duration
 
+    parse.__doc__ = f"A duration, {low} ms or more."
     return parse
 
 
 def _place(text: str) -> str:
+    """A path or a URI."""
     if not text.strip():
         message = "it is a path or a URI"
         raise ValueError(message)
@@ -119,6 +126,7 @@ def _place(text: str) -> str:
 
 
 def _name(text: str) -> str:
+    """A text."""
     if not text.strip():
         message = "it is a text"
         raise ValueError(message)
@@ -126,6 +134,7 @@ def _name(text: str) -> str:
 
 
 def _time_zone(text: str) -> str:
+    """UTC, by any of its names."""
     if text.upper() in ("UTC", "ETC/UTC", "GMT", "Z", "+00:00", "UTC+00:00"):
         return "UTC"
     message = "times without a zone are UTC here, and no other"
@@ -233,6 +242,11 @@ class Settings:
     def known_keys() -> list[str]:
         """Return all keys that there are, in order."""
         return sorted(_BY_KEY)
+
+    @staticmethod
+    def described() -> list[tuple[str, str, str | None]]:
+        """Return each key in order, the values that it takes in words, and the key that it is an older name of."""
+        return [(key, _BY_KEY[key].parse.__doc__ or "", _BY_KEY[key].alias_of) for key in sorted(_BY_KEY)]
 
     def set(self, key: str, text: str) -> None:
         """Give a key a value.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -512,7 +512,6 @@ class ClusterSettings:
     cpu_per_slot: float = 1.0
     max_slots: int = 0
     managed_memory_bytes: int = 0
-    labels: dict[str, str] = field(default_factory=dict)
     high_availability: HighAvailabilitySettings | None = None
     node_failures_until_blocked: int = 0
     node_block_ms: int = 600_000

@@ -5,6 +5,7 @@ Families: property (sequences and lines against plain Python, at any parallelism
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -180,3 +181,13 @@ def test_names_that_are_absent_say_what_to_use():
 def test_the_guide_names_what_is_absent():
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     assert dict(rows) == {name: instead for names in ABSENT.values() for name, instead in names.items()}
+
+
+def test_the_names_that_programs_are_sent_to_are_there():
+    rows = re.findall(r"^\| .*? \| (.*) \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(headrace\.[\w.]+)`", row)]
+    assert len(names) > 40
+    missing = [
+        name for name in names if not hasattr(importlib.import_module(name.rpartition(".")[0]), name.split(".")[-1])
+    ]
+    assert missing == []
