@@ -9,7 +9,7 @@ On a running Ray cluster, from a laptop::
     RAY_AUTH_MODE=token ray job submit --address http://HEAD:8265 --working-dir . -- python
     notebooks/delays_per_airport.py /shared/out
 
-In Jupyter: ``delays_per_airport.ipynb``.
+In Jupyter: ``01-first-job.ipynb``.
 """
 
 import sys

@@ -28,22 +28,54 @@ def executed(name, folder):
 
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
-def test_delays_per_airport(tmp_path):
-    notebook = executed("delays_per_airport.ipynb", tmp_path)
+def test_a_first_job(tmp_path):
+    notebook = executed("01-first-job.ipynb", tmp_path)
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     tables = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
     progress = [table for table in tables if "delays per airport: " in table]
     assert len(progress) == 1, "the table is one output that is updated, not one per view"
     assert "delays per airport: FINISHED" in progress[0]
+    assert any(table.startswith("<svg") and "delays" not in table.partition(">")[0] for table in tables)
     rows = pq.read_table(tmp_path / "delays").to_pylist()
     assert sorted((row["origin"], row["flights"], row["worst_delay"]) for row in rows) == expected_delays()
     assert not [output for output in outputs if output.output_type == "error"]
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_event_time(tmp_path):
+    notebook = executed("02-event-time.ipynb", tmp_path)
+    stored = nbformat.read(NOTEBOOKS / "02-event-time.ipynb", as_version=4)
+    assert results_of(notebook) == results_of(stored), "the repository shows what comes out"
+    assert "all as computed by pandas\n" in results_of(notebook)
+    assert "some are missing: True\n" in results_of(notebook)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_state(tmp_path):
+    notebook = executed("03-state.ipynb", tmp_path)
+    assert results_of(notebook)[-2:] == ["'FINISHED'", "['EWR', 'JFK', 'LGA']"]
+    [live] = html_of(notebook)
+    assert "longest runs: FINISHED" in live
+    assert live.count("<tr>") == 9, "a head and the newest eight"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_exactly_once(tmp_path):
+    notebook = executed("04-exactly-once.ipynb", tmp_path)
+    assert results_of(notebook)[-2:] == [
+        "FINISHED after 1 restart\n",
+        "6,000 rows, as many as numbers, and all are right\n",
+    ]
+    drawing, progress = html_of(notebook)
+    assert drawing.startswith("<svg")
+    assert "counted: FINISHED" in progress
+    assert "1 restart" in progress
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_flights_batch_and_stream(tmp_path):
-    notebook = executed("flights-batch-and-stream.ipynb", tmp_path)
-    stored = nbformat.read(NOTEBOOKS / "flights-batch-and-stream.ipynb", as_version=4)
+    notebook = executed("05-batch-and-stream.ipynb", tmp_path)
+    stored = nbformat.read(NOTEBOOKS / "05-batch-and-stream.ipynb", as_version=4)
     assert results_of(notebook) == results_of(stored), "the repository shows what comes out"
     shown = "".join(results_of(notebook))
     assert "windows of 27,075 flights: all as computed by pandas" in shown
@@ -54,8 +86,8 @@ def test_flights_batch_and_stream(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_sql(tmp_path):
-    notebook = executed("sql.ipynb", tmp_path)
-    stored = nbformat.read(NOTEBOOKS / "sql.ipynb", as_version=4)
+    notebook = executed("06-sql.ipynb", tmp_path)
+    stored = nbformat.read(NOTEBOOKS / "06-sql.ipynb", as_version=4)
     assert html_of(notebook) == html_of(stored), "the repository shows what comes out"
     stream, batch = html_of(notebook)
     assert stream.replace("; done", "") == batch

@@ -52,6 +52,8 @@ from .event_time import explain_event_time
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .live import LiveOutput
+
 __all__ = [
     "JobClient",
     "JobExecutionResult",
@@ -124,6 +126,11 @@ class JobExecutionResult:
         """Return the values of all accumulators by name; else as `get_accumulator_result`."""
         return {name: accumulated_value(name, parts) for name, parts in self.view.accumulators.items()}
 
+    def _repr_html_(self) -> str:
+        from .progress import render_html
+
+        return render_html(self.view)
+
 
 def print_report(_operator: OperatorId, _subtask: int, lines: Any) -> None:
     """Write the lines that a print sink reports to standard output."""
@@ -176,6 +183,28 @@ class JobClient:
     def view(self) -> JobView:
         """Everything that is known of the job now."""
         return self._poll(0)
+
+    def live(self) -> LiveOutput:
+        """Show the job's progress below a cell of a notebook until it has ended; the kernel stays free.
+
+        Raises:
+            ProgramError: Outside of a notebook.
+        """
+        from .live import LiveOutput
+        from .progress import render_html
+
+        self._on_progress = None  # it is shown here from now on
+
+        def look() -> tuple[str, bool]:
+            view = self.view()
+            return render_html(view), JobStatus(view.state).is_terminal
+
+        return LiveOutput(self, look, self.cancel)
+
+    def _repr_html_(self) -> str:
+        from .progress import render_html
+
+        return render_html(self.view())
 
     def get_accumulators(self) -> dict[str, Any]:
         """Return the values of all accumulators now, as the subtasks that run have last reported them.

@@ -11,9 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import InternalError
+from headrace.engine.protocol.states import JobStatus
 from headrace.state.identifiers import OperatorId
 from headrace.state.open.values import Opaque
 from headrace.state.reading.stored_pickles import unpickle_value
+
+from ..jobs.live import LiveOutput, html_rows
+from ..jobs.progress import summary_line
 
 if TYPE_CHECKING:
     from ..jobs.client import JobClient
@@ -73,16 +77,25 @@ class CollectedRows(Iterator[Any]):
         Raises:
             InternalError: If the job has not been submitted.
         """
-        if self._client is None:
-            message = "the rows of a job that was never submitted"
-            raise InternalError(message)
-        return self._client.stop_with_savepoint(directory, drain=drain)
+        return self.client.stop_with_savepoint(directory, drain=drain)
 
     def stop(self, *, drain: bool = False) -> str | None:
         """End the job in order, see `JobClient.stop`; the records that come up to its end can still be taken."""
         if self._client is None:
             return None
         return self._client.stop(drain=drain)
+
+    @property
+    def client(self) -> JobClient:
+        """The job.
+
+        Raises:
+            InternalError: If it has not been submitted.
+        """
+        if self._client is None:
+            message = "the rows of a job that was never submitted"
+            raise InternalError(message)
+        return self._client
 
     def __next__(self) -> Any:
         while not self._rows:
@@ -114,6 +127,25 @@ class CollectedRows(Iterator[Any]):
                 self._rows.extend(arrived)
             else:
                 self._end = arrived
+
+    def live(self, limit: int) -> LiveOutput:
+        """Show the newest ``limit`` records below a cell of a notebook as they come, until the job has ended."""
+        newest: deque[Any] = deque(maxlen=limit)
+        come = 0
+
+        def look() -> tuple[str, bool]:
+            nonlocal come
+            arrived = self.arrived()
+            come += len(arrived)
+            newest.extend(arrived)
+            view = self.client.view()
+            has_ended = JobStatus(view.state).is_terminal
+            failure = f" | {view.failures[-1].text}" if has_ended and view.failures else ""
+            shown = f"the newest {limit} of {come:,}" if come > limit else f"{come:,}"
+            note = f"{summary_line(view)}{failure} | {shown} record{'' if come == 1 else 's'}"
+            return html_rows(newest, note), has_ended and self.is_over
+
+        return LiveOutput(self.client, look, self.close)
 
     @property
     def is_over(self) -> bool:

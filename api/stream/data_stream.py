@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from headrace.engine.functions.async_functions import AsyncRetryStrategy
     from headrace.engine.joins.lookup import LookupCache
 
+    from ..jobs.live import LiveOutput
     from .all_windowed_stream import AllWindowedStream
     from .cached_stream import CachedDataStream
     from .connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -301,7 +302,7 @@ class DataStream(OperatorSettings):
         return self._apply("project", func, MapOperator(func), output_type, None)
 
     def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
-        """Turn whole ``pyarrow.RecordBatch``es into others.
+        """Turn whole record batches (``pyarrow.RecordBatch``) into others.
 
         Args:
             func: Takes a record batch, gives one (of any number of rows).
@@ -552,6 +553,35 @@ class DataStream(OperatorSettings):
             return rows
         with rows:
             return list(itertools.islice(rows, limit))
+
+    # ---------------------------------------------------------------------------------------------------- in notebooks
+
+    def live(self, limit: int = 20, job_name: str | None = None) -> LiveOutput:
+        """Run the program, and show the newest records below the cell as they come; the kernel stays free.
+
+        Args:
+            limit: How many are shown.
+            job_name: For people.
+
+        Returns:
+            What shows them, with ``stop()``, ``wait()`` and the job's ``client``.
+
+        Raises:
+            ProgramError: Outside of a notebook.
+        """
+        from ..jobs.live import require_notebook
+
+        whole("limit", limit, 1, None)
+        require_notebook()
+        with self._environment.changed_apart():
+            self._environment.set_progress_listener(lambda view: None)  # what one looks at is the records
+            rows: CollectedRows = self.execute_and_collect(job_name or "live")
+        return rows.live(limit)
+
+    def _repr_html_(self) -> str:
+        from ..jobs.plan_picture import html_of_stream
+
+        return html_of_stream(type(self).__name__, self.get_type(), self._environment.get_execution_plan)
 
     # --------------------------------------------------------------------------------------------------------- internal
 

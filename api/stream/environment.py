@@ -628,6 +628,12 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     ) -> None:
         self.close()
 
+    def _repr_html_(self) -> str | None:
+        """The drawing of the program in a notebook; None if nothing has been written down."""
+        from ..jobs.plan_picture import html_of_plan
+
+        return html_of_plan(self.get_execution_plan()) if self._transformations else None
+
     def __repr__(self) -> str:
         return f"StreamExecutionEnvironment({self._actor_system!r}, parallelism={self.get_parallelism()})"
 

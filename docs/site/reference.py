@@ -45,6 +45,9 @@ SETTINGS = {
     "A cluster": ("headrace.engine.kernel.config", "ClusterSettings"),
     "High availability": ("headrace.engine.kernel.config", "HighAvailabilitySettings"),
     "REST": ("headrace.engine.kernel.rest_settings", "RestSettings"),
+    "Rescaling by itself": ("headrace.engine.kernel.autoscaler_settings", "AutoscalerSettings"),
+    "Reporters of metrics": ("headrace.engine.kernel.reporter_settings", "ReporterSettings"),
+    "Exporters of OpenTelemetry": ("headrace.engine.kernel.reporter_settings", "ExporterSettings"),
     "Sampling": ("headrace.engine.kernel.sampling_settings", "SamplingSettings"),
     "Spark": ("headrace.actors.spark.session", "SparkSettings"),
     "Tables of databases": ("headrace.connectors.sql", "SqlExecutionOptions"),
@@ -181,6 +184,7 @@ VARIABLES = {
     "HEADRACE_ACTOR_SYSTEM": "where jobs run: `ray` (the default), `local` (in this process) or `sim`",
     "HEADRACE_ADDRESS": "the Ray cluster, `host:port`",
     "HEADRACE_ALLOW_NON_RESTORED_STATE": "`1`: start although the snapshot holds state without a place in the program",
+    "HEADRACE_AUTOSCALER": "how jobs are rescaled by themselves: lines of `job.autoscaler.*` keys, `KEY=VALUE`",
     "HEADRACE_CHECKPOINT_KEY_FILE": "the file with the keys that manifests of checkpoints are signed with",
     "HEADRACE_CLUSTER_ID": "names a cluster with high availability",
     "HEADRACE_DETACHED": "`1`: cluster and jobs outlive the program",
@@ -201,6 +205,7 @@ VARIABLES = {
     "HEADRACE_REST_TOKEN": "the token of a REST server elsewhere, for `headrace logs` and its like",
     "HEADRACE_SAVEPOINT_DIRECTORY": "where savepoints go unless their request says so",
     "HEADRACE_SLOT_REQUEST_TIMEOUT": "how long to wait for slots while the cluster launches no nodes",
+    "HEADRACE_TARGET": "where jobs run: `session`, a cluster that runs already, or `per-job`, one of their own",
 }
 """Read in many places of the code; a test finds each of them there, and none beside them."""
 
