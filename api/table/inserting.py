@@ -23,6 +23,7 @@ from headrace.engine.errors import ProgramError, nearest
 from headrace.engine.optimizer.upsert_keys import upsert_keys
 from headrace.engine.plan.plan import Node
 
+from ..sql.functions.casts import cast
 from ..sql.functions.coercion import cast_to
 from ..sql.functions.contract import Typed
 from ..sql.parsing.errors import SqlError
@@ -121,13 +122,14 @@ def _for_column(table: str, field: pa.Field, value: Typed | None) -> Typed:
         types = f"is {sql_name(field.type)}; the query gives {sql_name(value.kind)}"
         message = f"column {field.name!r} of table {table!r} {types}"
         raise SqlError(message, hint="CAST it")
-    return cast_to(value, field.type)
+    # Fields of rows are told by their places: those of ROW(...) have no names of their own.
+    return cast(value, field.type) if pa.types.is_nested(field.type) else cast_to(value, field.type)
 
 
 def _can_be_stored(kind: pa.DataType, column: pa.DataType) -> bool:
     """Whether a column takes values of a type: its own, numbers for numbers, times for times, NULL.
 
-    Integers take integers only: what others have behind the point would be lost.
+    So it is within rows, arrays and maps. Integers take integers only: what others have behind the point would be lost.
     """
     if kind == column or pa.types.is_null(kind):
         return True
@@ -136,7 +138,14 @@ def _can_be_stored(kind: pa.DataType, column: pa.DataType) -> bool:
     times = [is_.is_timestamp(one) for one in (kind, column)]
     if is_.is_integer(column) and not is_.is_integer(kind):
         return False
-    return all(numbers) or all(times) or (is_.is_struct(kind) and is_.is_struct(column))
+    if is_.is_struct(kind) and is_.is_struct(column) and kind.num_fields == column.num_fields:
+        return all(_can_be_stored(one.type, other.type) for one, other in zip(kind, column, strict=True))
+    if is_.is_list(kind) and is_.is_list(column):
+        return _can_be_stored(kind.value_type, column.value_type)
+    if is_.is_map(kind) and is_.is_map(column):
+        pairs = ((kind.key_type, column.key_type), (kind.item_type, column.item_type))
+        return all(_can_be_stored(one, other) for one, other in pairs)
+    return all(numbers) or all(times)
 
 
 def is_told_apart(root: Node, table: CatalogTable) -> bool:

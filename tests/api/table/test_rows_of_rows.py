@@ -122,6 +122,20 @@ def test_a_table_function_that_fails_is_told(mode):
         in_mode(mode, "SELECT letter FROM t, LATERAL TABLE(pieces(id, 1)) AS p(letter, place)")
 
 
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+def test_rows_go_into_columns_by_the_places_of_their_fields(mode, tmp_path):
+    t = TableEnvironment.create(mode=mode, parallelism=1)
+    t.execute_sql(f"""
+        CREATE TABLE t (n BIGINT, r ROW<x DOUBLE, s STRING>, l ARRAY<ROW<y BIGINT>>, m MAP<STRING, ROW<z BIGINT>>)
+        WITH ('connector' = 'filesystem', 'path' = '{tmp_path}/t', 'format' = 'parquet')
+    """)
+    t.execute_sql("INSERT INTO t SELECT n, ROW(n, 'a'), ARRAY[ROW(n)], MAP['k', ROW(n)] FROM (VALUES (1), (2)) AS s(n)")
+    rows = t.execute_sql("SELECT n, r.x AS x, r.s AS s, l[1].y AS y, m['k'].z AS z FROM t").to_arrow().to_pylist()
+    assert sorted(rows, key=str) == [{"n": n, "x": float(n), "s": "a", "y": n, "z": n} for n in (1, 2)]
+    with pytest.raises(SqlError, match="column 'r' of table 't' is ROW"):
+        t.execute_sql("INSERT INTO t SELECT 1, ROW(1), ARRAY[ROW(1)], MAP['k', ROW(1)]")
+
+
 @pytest.mark.parametrize(
     ("query", "message", "hint"),
     [
