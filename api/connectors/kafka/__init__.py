@@ -5,13 +5,16 @@
 May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `source`, and at `sink`.
 """
 
+from ...formats.avro_messages import AvroMessages
 from ...formats.change_messages import DebeziumMessages
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from ...formats.schema_registry import SchemaRegistry
 from .offsets import KafkaOffsets
 from .sink import KafkaSink
 from .source import KafkaSource
 
 __all__ = [
+    "AvroMessages",
     "BytesMessages",
     "CsvMessages",
     "DebeziumMessages",
@@ -20,5 +23,6 @@ __all__ = [
     "KafkaSink",
     "KafkaSource",
     "MessageFormat",
+    "SchemaRegistry",
     "TextMessages",
 ]

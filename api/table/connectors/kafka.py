@@ -16,8 +16,10 @@ from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.kafka import KafkaOffsets, KafkaSink, KafkaSource
 from ...connectors.kafka.reader import METADATA
+from ...formats.avro_messages import AvroMessages
 from ...formats.change_messages import DebeziumMessages
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from ...formats.schema_registry import SchemaRegistry
 from .changelog import ChangelogColumns, behind
 from .contract import Options, TableConnector
 from .deletions import DELETED, with_deletions
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KafkaTable", "UpsertKafkaTable"]
 
-_FORMATS = ("json", "csv", "raw")
+_FORMATS = ("json", "csv", "raw", "avro", "avro-confluent")
 _OF_CHANGES = "debezium-json"
 _OP = "$op"
 """The column in which changes on their way out say what they are."""
@@ -85,10 +87,11 @@ class KafkaTable(_Topics):
     """A topic, or several, whose records are rows.
 
     Options: ``topic``, ``topic-pattern``, ``properties.bootstrap.servers``, ``properties.group.id`` and others of the
-    client, ``format`` (json, csv, raw; debezium-json, whose messages say what becomes of rows), ``key.fields``,
-    ``scan.startup.*``, ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``, ``json.ignore-parse-errors``,
-    ``debezium-json.ignore-parse-errors``, ``debezium-json.schema-include``, ``csv.field-delimiter``,
-    ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``.
+    client, ``format`` (json, csv, raw, avro, avro-confluent with ``avro-confluent.url``, ``.subject``,
+    ``.basic-auth.user-info``, ``.properties.*``; debezium-json, whose messages say what becomes of rows),
+    ``key.fields``, ``scan.startup.*``, ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``,
+    ``json.ignore-parse-errors``, ``debezium-json.ignore-parse-errors``, ``debezium-json.schema-include``,
+    ``csv.field-delimiter``, ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``.
     """
 
     name = "kafka"
@@ -99,7 +102,8 @@ class KafkaTable(_Topics):
         topics = options.take("topic")
         self._topics = tuple(part.strip() for part in topics.split(";")) if topics else ()
         self._pattern = options.take("topic-pattern")
-        self._format = _format_of(options, schema, "format", (*_FORMATS, _OF_CHANGES))
+        subject = f"{self._topics[0]}-value" if len(self._topics) == 1 else None
+        self._format = _format_of(options, schema, "format", subject, (*_FORMATS, _OF_CHANGES))
         self.gives_changes = self.takes_changes = self._format.gives_changes
         self._key = tuple(part for part in options.take("key.fields", str, "").split(";") if part)
         for name in self._key:
@@ -174,7 +178,7 @@ class UpsertKafkaTable(_Topics):
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         super().__init__(options, schema, partitioned_by)
         self._topic = options.need("topic")
-        self._format = _format_of(options, schema, "value.format")
+        self._format = _format_of(options, schema, "value.format", f"{self._topic}-value")
         self._key_format = options.choice("key.format", ("json", "raw"))
         self._stop = _offsets(options, "scan.bounded", _ENDS, "unbounded", (self._topic,))
         self.is_bounded = self._stop is not None
@@ -219,8 +223,14 @@ class UpsertKafkaTable(_Topics):
         with_deletions(stream, self.primary_key, schema, only_last=True).sink_to(sink).name(table)
 
 
-def _format_of(options: Options, schema: pa.Schema, option: str, formats: tuple[str, ...] = _FORMATS) -> MessageFormat:
+def _format_of(
+    options: Options, schema: pa.Schema, option: str, subject: str | None, formats: tuple[str, ...] = _FORMATS
+) -> MessageFormat:
     name = options.choice(option, formats)
+    if name == "avro":
+        return AvroMessages(schema)
+    if name == "avro-confluent":
+        return AvroMessages(schema, _registry_of(options, option.replace("format", name), subject))
     if name == _OF_CHANGES:
         has_schema = options.take(f"{_OF_CHANGES}.schema-include", Options.boolean, default=False)
         return DebeziumMessages(schema, has_schema=has_schema, kind_column=_OP)
@@ -230,6 +240,14 @@ def _format_of(options: Options, schema: pa.Schema, option: str, formats: tuple[
     if name == "csv":
         return CsvMessages(schema, delimiter)
     return _raw_format(schema, "format 'raw'")
+
+
+def _registry_of(options: Options, prefix: str, subject: str | None) -> SchemaRegistry:
+    properties = options.take_all(f"{prefix}.properties.")
+    user = options.take(f"{prefix}.basic-auth.user-info")
+    if user is not None:
+        properties |= {"basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": user}
+    return SchemaRegistry(options.need(f"{prefix}.url"), options.take(f"{prefix}.subject", str, subject), properties)
 
 
 def _raw_format(schema: pa.Schema, what: str) -> MessageFormat:

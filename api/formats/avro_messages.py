@@ -1,0 +1,235 @@
+"""Messages in Avro, with a schema that both sides know, or one that each message names in a registry.
+
+Messages are read by the schema that they were written by; of its fields the table takes those of its columns' names.
+A column that the writer did not have is null, and fields that are no columns are left out: so either side may change.
+
+Avro's types are those of Flink's format: times without zone and with one are ``timestamp-millis`` or ``-micros``,
+decimals bytes of a logical type, rows records. Every column may be null.
+
+Source: the Avro specification; Flink's ``AvroRowDataDeserializationSchema``, ``AvroSchemaConverter``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.engine.columns.records import Batch
+from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.state.values.serde import columns_from_rows, rows_from_columns
+
+from .contract import columns_to_write
+from .messages import BadMessage, Decoded, MessageFormat
+from .schema_registry import SchemaRegistry
+from .schemas import schema_of
+
+__all__ = ["AvroMessages", "avro_schema_of"]
+
+_MAX_SCHEMAS = 1_000
+"""So many parsed schemas are kept; more are forgotten, and parsed again."""
+
+
+class AvroMessages(MessageFormat):
+    """An Avro datum a message.
+
+    Args:
+        schema: The columns, with their types.
+        registry: Where messages' schemas are; each begins with the number of its own. None: all are of one schema.
+        avro_schema: That schema, as JSON; None for that of the columns. Of what is written with a registry, too.
+
+    Raises:
+        ConfigurationError: If a column's type has none in Avro, or the schema is none.
+    """
+
+    schema: pa.Schema
+
+    def __init__(
+        self,
+        schema: pa.Schema | Mapping[str, Any],
+        registry: SchemaRegistry | None = None,
+        avro_schema: str | None = None,
+    ) -> None:
+        found = schema_of(schema)
+        if found is None or not found.names:
+            message = "Avro's messages have columns, which must be declared"
+            raise ConfigurationError(message)
+        self.schema = found
+        self._registry = registry
+        self._written = avro_schema if avro_schema is not None else json.dumps(avro_schema_of(found))
+        self._as_read = pa.schema([field.with_type(_as_read(field.type)) for field in found])
+        # Schemas as they are worked with, by their texts.
+        self._parsed: dict[str, Any] = {}
+        self._parse(self._written)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_parsed": {}}
+
+    def decode(self, messages: Sequence[bytes]) -> Decoded:
+        """Make records of messages.
+
+        Raises:
+            ExternalError: If the registry does not answer.
+        """
+        rows: list[dict[str, Any]] = []
+        good: list[int] = []
+        bad: list[BadMessage] = []
+        for place, message in enumerate(messages):
+            row = self._row(message)
+            if isinstance(row, str):
+                bad.append(BadMessage(place, message, row))
+            else:
+                rows.append(row)
+                good.append(place)
+        columns, misfits = self._columns(rows)
+        if misfits:
+            bad += [BadMessage(good[row], messages[good[row]], cause) for row, cause in misfits.items()]
+            bad.sort(key=lambda one: one.index)
+            good = [place for row, place in enumerate(good) if row not in misfits]
+        return Decoded(Batch.of_columns(columns), np.array(good, np.intp), bad)
+
+    def _row(self, message: bytes) -> dict[str, Any] | str:
+        """A message's fields, or why it has none."""
+        text: str | None = self._written
+        try:
+            if self._registry is not None:
+                number, text, message = self._registry.schema_of(message)
+                if text is None:
+                    return f"the registry has no schema {number}"
+            assert text is not None
+            stream = io.BytesIO(message)
+            row = _fastavro().schemaless_reader(stream, self._parse(text), None)
+        except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, ConfigurationError) as error:
+            return str(error) or f"it is cut off ({type(error).__name__})"
+        if stream.tell() != len(message):
+            return f"{len(message) - stream.tell()} bytes are left behind it"
+        return row if isinstance(row, dict) else f"it is {type(row).__name__}, no record"
+
+    def _columns(self, rows: list[dict[str, Any]]) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """Rows as columns, without those that do not fit, and why these do not."""
+        try:
+            return self._cast(rows), {}
+        except (TypeMismatchError, pa.ArrowInvalid):
+            misfits: dict[int, str] = {}
+        for number, row in enumerate(rows):
+            try:
+                self._cast([row])
+            except (TypeMismatchError, pa.ArrowInvalid) as error:
+                misfits[number] = str(error)
+        return self._cast([row for number, row in enumerate(rows) if number not in misfits]), misfits
+
+    def _cast(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        named = [{name: row.get(name) for name in self.schema.names} for row in rows]
+        return columns_from_rows(named, self._as_read).cast(self.schema)
+
+    def encode(self, batch: Batch) -> list[bytes]:
+        """Make a message of each record.
+
+        Raises:
+            TypeMismatchError: If the schema has no place for a value.
+            ConfigurationError: If the registry refuses the schema.
+            ExternalError: If it does not answer.
+        """
+        head = b"" if self._registry is None else self._registry.head_of(self._written)
+        write, parsed = _fastavro().schemaless_writer, self._parse(self._written)
+        rows = rows_from_columns(columns_to_write(batch, self.schema).cast(self._as_read))
+        made: list[bytes] = []
+        for row in rows:
+            stream = io.BytesIO(head)
+            stream.seek(len(head))
+            try:
+                write(stream, parsed, row)
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+                message = f"a record has no form in the Avro schema: {error}"
+                raise TypeMismatchError(message, row=len(made)) from error
+            made.append(stream.getvalue())
+        return made
+
+    def _parse(self, text: str) -> Any:
+        parsed = self._parsed.get(text)
+        if parsed is None:
+            library = _fastavro()
+            try:
+                parsed = library.parse_schema(json.loads(text))
+            except (ValueError, KeyError, TypeError, library.schema.SchemaParseException) as error:
+                message = f"it is no schema of Avro: {error!r:.300}"
+                raise ConfigurationError(message) from error
+            if len(self._parsed) >= _MAX_SCHEMAS:
+                self._parsed.clear()
+            self._parsed[text] = parsed
+        return parsed
+
+
+def avro_schema_of(schema: pa.Schema, name: str = "record") -> dict[str, Any]:
+    """Return the Avro schema of columns, each of which may be null.
+
+    Raises:
+        ConfigurationError: If a type has none in Avro.
+    """
+    fields = [
+        {"name": field.name, "type": ["null", _type_of(field.type, f"{name}_{field.name}")], "default": None}
+        for field in schema
+    ]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+_ATOMS: tuple[tuple[Callable[[pa.DataType], bool], Any], ...] = (
+    (pa.types.is_boolean, "boolean"),
+    (lambda kind: pa.types.is_signed_integer(kind) and kind.bit_width <= 32, "int"),
+    (pa.types.is_int64, "long"),
+    (pa.types.is_float32, "float"),
+    (pa.types.is_float64, "double"),
+    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "string"),
+    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytes"),
+    (pa.types.is_date32, {"type": "int", "logicalType": "date"}),
+    (
+        lambda kind: pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"),
+        {"type": "long", "logicalType": "timestamp-millis"},
+    ),
+    (
+        lambda kind: pa.types.is_timestamp(kind) and kind.unit == "us",
+        {"type": "long", "logicalType": "timestamp-micros"},
+    ),
+)
+
+
+def _type_of(kind: pa.DataType, name: str) -> Any:
+    for is_it, avro in _ATOMS:
+        if is_it(kind):
+            return avro
+    if pa.types.is_decimal(kind):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": ["null", _type_of(kind.value_type, name)]}
+    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        return {"type": "map", "values": ["null", _type_of(kind.item_type, name)]}
+    if pa.types.is_struct(kind):
+        return avro_schema_of(pa.schema(list(kind)), name)
+    message = f"Avro has no type for {kind}"
+    raise ConfigurationError(message, column=name)
+
+
+def _as_read(kind: pa.DataType) -> pa.DataType:
+    """Times are moments in Avro, whether columns have a zone or not."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_read(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_as_read(kind.item_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_as_read(field.type)) for field in kind])
+    return kind
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError as error:
+        message = "messages in Avro need fastavro"
+        raise ConfigurationError(message, hint="pip install 'headrace[avro]'") from error
+    return fastavro
