@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
@@ -47,6 +48,15 @@ class _TaskNumbers:
     records_out_per_s: float = 0.0
     busy: float = 0.0
     backpressured: float = 0.0
+    # What views show of the newest report, made for the first of them.
+    _shown: tuple[dict[str, float], dict[OperatorId, dict[str, float]]] | None = None
+
+    def shown(self) -> tuple[dict[str, float], dict[OperatorId, dict[str, float]]]:
+        """The task's own numbers, without those of exchanges; and those of its operators. Nobody changes them."""
+        if self._shown is None:
+            own = {name: value for name, value in self.latest.items() if not name.startswith(EDGES)}
+            self._shown = own, {uid: as_numbers(numbers) for uid, numbers in self.operators.items()}
+        return self._shown
 
     def total(self, name: str) -> float:
         return self.latest.get(name, 0)
@@ -54,6 +64,7 @@ class _TaskNumbers:
     def take(self, message: MetricsReported) -> None:
         """Go on to a newer report."""
         self.previous, self.latest = self.latest, message.numbers
+        self._shown = None
         self.operators = message.operators
         self.accumulators = message.accumulators
         self.event_time = message.event_time
@@ -142,6 +153,7 @@ class JobMetrics:
             return SubtaskView(subtask.subtask, TaskState.CREATED.value, -1, "", "", "", {}, {})
         task = self._tasks.get(execution.attempt) or _TaskNumbers()
         place = execution.place
+        numbers, operators = task.shown()
         return SubtaskView(
             subtask=subtask.subtask,
             state=execution.state.value,
@@ -149,13 +161,13 @@ class JobMetrics:
             task_manager=place.task_manager,
             host=place.host,
             node=place.info.node,
-            entered_ms={state.value: at_ms for state, at_ms in execution.entered_ms.items()},
-            numbers={name: value for name, value in task.latest.items() if not name.startswith(EDGES)},
+            entered_ms={state._value_: at_ms for state, at_ms in execution.entered_ms.items()},
+            numbers=numbers,
             records_in_per_s=task.records_in_per_s,
             records_out_per_s=task.records_out_per_s,
             busy=task.busy,
             backpressured=task.backpressured,
-            operators={uid: as_numbers(numbers) for uid, numbers in task.operators.items()},
+            operators=operators,
         )
 
 
@@ -182,7 +194,11 @@ def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _
     busy = _mean([task.busy for task in tasks])
     backpressured = _mean([task.backpressured for task in tasks])
     watermarks = [task.latest["watermark_ms"] for task in tasks if "watermark_ms" in task.latest]
-    reports = [(uid, _summable(numbers)) for task in tasks for uid, numbers in task.operators.items()]
+    reports: dict[OperatorId, list[dict[str, MetricValue]]] = {}
+    for task in tasks:
+        for uid, numbers in task.operators.items():
+            reports.setdefault(uid, []).append(_summable(numbers))
+    in_order = sorted(by_subtask.items())
     return VertexView(
         vertex_id=vertex_id,
         name=vertex.name,
@@ -196,16 +212,16 @@ def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _
         idle=max(1.0 - busy - backpressured, 0.0) if tasks else 0.0,
         backpressured=backpressured,
         watermark_ms=int(min(watermarks)) if len(watermarks) == vertex.parallelism else None,
-        metrics=combined(numbers for _, numbers in reports),
+        metrics=combined(chain.from_iterable(reports.values())),
         attempts=graph.attempt_numbers(vertex_id),
         operators=tuple(
             OperatorView(
                 OperatorId(node.uid),
                 node.name,
-                combined(numbers for uid, numbers in reports if uid == node.uid),
+                combined(reports.get(OperatorId(node.uid), ())),
                 tuple(
                     replace(task.event_time[OperatorId(node.uid)], subtask=subtask)
-                    for subtask, task in sorted(by_subtask.items())
+                    for subtask, task in in_order
                     if node.uid in task.event_time
                 ),
             )
