@@ -32,6 +32,7 @@ from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables, mis
 from headrace.engine.joins.lookup_questions import LookupTerms
 from headrace.engine.multi_joins.join_step import JoinStep
 from headrace.engine.multi_joins.multi_join import MultiJoin
+from headrace.engine.operators.columnar import SelectColumns
 from headrace.engine.operators.mini_batch import MiniBatch
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64()), ("text", pa.string())])
@@ -257,6 +258,33 @@ def in_phases(rng: random.Random, _splits: list[list[Record]], _given: Any) -> P
     return _program(f"in_phases/{parallelism}", build, ["n", "key", *list(aggregates)[1:]], rows)
 
 
+def split_or_long_lived(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    """Different values counted by buckets and summed, or groups with a time to live that is longer than the run."""
+    splits, remaining = draw_changes(rng)
+    source, parallelism = (rng.choice((0, 2, 3)), rng.random() < 0.5), rng.randint(1, 3)
+    aggregates, is_split = {"n": f.count(), "d": f.count_distinct("value")}, rng.random() < 0.5
+    inner_parallelism = rng.randint(1, 3)
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        stream = _source(env, source, splits)
+        if not is_split:
+            group = GroupAggregate(["key"], aggregates, input_schema=SCHEMA, takes_back=True, ttl_ms=10**9)
+        else:
+            bucket = SelectColumns({"bucket": col("value") % 3}, keep=True, input_schema=SCHEMA)
+            bucketed = stream.transform("bucket", bucket, None, "bucket", keep_parallelism=True)
+            keys, schema = ["key", "bucket"], bucket.output_schema(SCHEMA)
+            inner = GroupAggregate(keys, aggregates, input_schema=schema, takes_back=True)
+            stream = bucketed.key_by(*keys).transform("inner", inner)
+            stream = stream.set_parallelism(inner_parallelism)
+            sums = {name: f.sum(name) for name in aggregates}
+            group = GroupAggregate(["key"], sums, input_schema=inner.output_schema(), takes_back=True)
+        grouped = stream.key_by("key").transform("group", group).set_parallelism(parallelism)
+        _write(grouped, path, parallelism)
+
+    rows = aggregated(remaining, 1, [("count", None), ("count_distinct", 1)])
+    return _program(f"split_or_long_lived/{is_split}/{parallelism}", build, ["key", *aggregates], rows)
+
+
 def join_names(projection: list[tuple[int, str, str]], how: str) -> list[str]:
     return [name for side, _, name in projection if side == 0 or how not in ("semi", "anti")]
 
@@ -266,4 +294,5 @@ IN_PHASES = (in_phases,)
 FRAMED = (framed,)
 CHAINS = (joined_in_chains,)
 LOOKED_UP = (looked_up,)
+SPLIT = (split_or_long_lived,)
 """Apart, so that the seeds of the others stay what they are."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from campaigns import blocks, campaign, planted
-from simulation.changelogs import CHAINS, CHANGELOGS, FRAMED, IN_PHASES, LOOKED_UP
+from simulation.changelogs import CHAINS, CHANGELOGS, FRAMED, IN_PHASES, LOOKED_UP, SPLIT
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
@@ -123,6 +123,14 @@ def test_frames_of_changes_come_to_what_plain_loops_give(on_rocksdb: Any, block:
         run_seed(seed, shapes=FRAMED, mutate=on_rocksdb if seed % 8 == 0 else None)
     run_rescale_seed(block, shapes=FRAMED)
     run_savepoint_seed(block, shapes=FRAMED)
+
+
+@pytest.mark.parametrize("block", blocks(1, 4))
+def test_values_by_buckets_and_groups_that_live_long_come_to_the_same(on_rocksdb: Any, block: int) -> None:
+    for seed in range(8 * block, 8 * block + 8):
+        run_seed(seed, shapes=SPLIT, mutate=on_rocksdb if seed % 4 == 0 else None)
+    run_rescale_seed(block, shapes=SPLIT)
+    run_savepoint_seed(block, shapes=SPLIT)
 
 
 @pytest.mark.parametrize("block", blocks(1, 4))

@@ -17,7 +17,7 @@ from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
 from simulation.simulator import run_seed
 from simulation.test_state_backends import on_rocksdb as on_rocksdb  # a fixture
-from simulation.timed import TIMED
+from simulation.timed import LATER, TIMED
 from simulation.unaligned import run_cut_off_seed
 
 from headrace.engine.operators.event_time import _IngestionTime
@@ -26,6 +26,7 @@ from headrace.engine.tables.row_store import RowStore
 from headrace.engine.timed import interval_state, over_state, temporal_state
 from headrace.engine.timed.interval_state import IntervalState
 from headrace.engine.timed.over_state import OverState
+from headrace.engine.timed.sort_state import SortState
 from headrace.engine.timed.temporal_state import TemporalState
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,20 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_row_is_given_once_with_what_plain_loops_give(block: int) -> None:
     for seed in range(5 * block, 5 * block + 5):
         run_seed(seed, shapes=TIMED)
+
+
+@pytest.mark.parametrize("block", blocks(1, 8))
+def test_rows_come_in_order_and_those_that_expire_once(block: int) -> None:
+    for seed in range(5 * block, 5 * block + 5):
+        run_seed(seed, shapes=LATER)
+
+
+@pytest.mark.parametrize("block", blocks(1, 5))
+def test_and_so_they_do_on_rocksdb_and_rescaled(on_rocksdb: Callable[[Any], Any], block: int) -> None:
+    for seed in range(2_000 + 3 * block, 2_003 + 3 * block):
+        run_seed(seed, shapes=LATER, mutate=on_rocksdb)
+        run_rescale_seed(seed, shapes=LATER)
+        run_cut_off_seed(seed, LATER)
 
 
 @pytest.mark.parametrize("block", blocks(1, 5))
@@ -147,6 +162,25 @@ def that_a_row_has_a_pair_is_no_state() -> Iterator[None]:
 
 
 @contextmanager
+def what_waits_for_its_turn_is_no_state() -> Iterator[None]:
+    with mock.patch.object(SortState, "persist", return_value=None):
+        yield
+
+
+@contextmanager
+def rows_go_out_as_they_have_come() -> Iterator[None]:
+    with mock.patch.object(SortState, "_order_of", lambda _self, ids: np.arange(len(ids))):
+        yield
+
+
+@contextmanager
+def forgotten_values_are_known() -> Iterator[None]:
+    """A value that comes again, behind the end of its partition, is not counted."""
+    with mock.patch.object(over_state._DifferentValues, "forget", return_value=None):
+        yield
+
+
+@contextmanager
 def rows_of_the_watermarks_time_still_come() -> Iterator[None]:
     """Time of arrival says that nothing of a millisecond comes any more while that is not over."""
     with mock.patch.object(_IngestionTime, "on_batch", lambda _self, timestamps, _batch: int(timestamps.max())):
@@ -163,6 +197,19 @@ PLANTED = (
     versions_are_forgotten_too_soon,
     rows_with_a_version_wait_again,
 )
+
+
+LATER_PLANTED = (what_waits_for_its_turn_is_no_state, rows_go_out_as_they_have_come, forgotten_values_are_known)
+
+
+@pytest.mark.parametrize("plant", LATER_PLANTED, ids=lambda plant: plant.__name__)
+@pytest.mark.sampled(9)
+def test_planted_bug_of_order_or_time_is_caught(plant: Any) -> None:
+    run = lambda seed: run_seed(seed, shapes=LATER)
+    with plant():
+        caught, _ = caught_by(f"timed: {plant.__name__}", run, 300)
+    assert caught is not None, "the simulator did not notice"
+    run(caught)  # without the bug the seed passes
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)

@@ -28,7 +28,7 @@ from headrace.engine.timed.over import OverAggregate
 from headrace.engine.timed.sort import TemporalSort
 from headrace.engine.timed.temporal_join import TemporalJoinOfTables
 
-__all__ = ["TIMED"]
+__all__ = ["LATER", "TIMED"]
 
 RECORDS = pa.schema({"split": "int64", "seq": "int64", "key": "string", "value": "int64", "ts": "int64"})
 ROWS = pa.schema([("key", pa.string()), ("value", pa.int64()), ("at", pa.timestamp("us"))])
@@ -192,4 +192,47 @@ def rows_in_order(rng: random.Random, splits: list[list[Record]], source: Any) -
     return Program(f"rows_in_order/{columnar}", build, expected)
 
 
-TIMED = (rows_over_rows, rows_with_versions, rows_near_in_time, rows_by_the_clock, rows_in_order)
+class _Judge:
+    """Says of each row whether it has counted itself, and no more rows than there are before it.
+
+    Args:
+        most: How many it may count, by key and time.
+        is_exact: Whether it must count so many.
+    """
+
+    def __init__(self, most: dict[tuple[Any, str], int], *, is_exact: bool) -> None:
+        self._most = most
+        self._is_exact = is_exact
+
+    def __call__(self, row: Record) -> Record:
+        most = self._most[row["key"], str(row["at"])]
+        counted, different = row["n"], row["d"]
+        is_right = counted == most if self._is_exact else 1 <= counted <= most
+        return {"key": row["key"], "at": str(row["at"]), "is_right": is_right and 1 <= different <= counted}
+
+
+def rows_that_expire(rng: random.Random, splits: list[list[Record]], source: Any) -> Program:
+    """Running counts that begin anew when nothing has come for long, of rows of which each is given once."""
+    ttl_ms, size, columnar = rng.choice((1, 20, 10**9)), rng.choice((None, None, 3)), rng.random() < 0.5
+    parallelism, frame = rng.randint(1, 3), Frame(None if size is None else -size, 0)
+    columns = {"n": f.count(), "d": f.count_distinct(col("value") % 3)}
+    operator = OverAggregate(["key"], "at", columns, input_schema=ROWS, frame=frame, ttl_ms=ttl_ms)
+    rows = sorted((_at(row), row["key"]) for part in splits for row in part)
+    before: Counter[Any] = Counter()
+    most = {}
+    for at, key in rows:
+        before[key] += 1
+        most[key, _text(at)] = before[key] if size is None else min(before[key], size + 1)
+    judge = _Judge(most, is_exact=ttl_ms == 10**9)
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        stream = _rows(source(env, columnar)).key_by("key").transform("over", operator).set_parallelism(parallelism)
+        stream.map(judge).sink_to(FileSink.json_lines(path))
+
+    expected = Counter(freeze({"key": key, "at": at, "is_right": True}) for key, at in most)
+    return Program(f"rows_that_expire/{ttl_ms}/{size}/{columnar}/{parallelism}", build, expected)
+
+
+TIMED = (rows_over_rows, rows_with_versions, rows_near_in_time, rows_by_the_clock)
+LATER = (rows_in_order, rows_that_expire)
+"""Apart, so that the seeds of the others stay what they are."""
