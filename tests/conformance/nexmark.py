@@ -140,13 +140,15 @@ class Disturbed:
                 if client.get_job_status() is not JobStatus.FINISHED:
                     raise
                 savepoint = None
-        story = f"{self._kills} kills, {restarts} restarts"
+            story = f"{self._kills} kills, {restarts} restarts{_late(client)}"
         if savepoint is None:
             return Outcome(self._rows(), f"{story}, ended before it could be stopped")
         first = self._rows()
         with self._environment(3) as env:
-            self._submitted(env, savepoint).result(timeout=300)
-        return Outcome(self._rows(), f"{story}, {first.total()} rows when it was stopped")
+            client = self._submitted(env, savepoint)
+            client.result(timeout=300)
+            story += f", {first.total()} rows when it was stopped{_late(client)}"
+        return Outcome(self._rows(), story)
 
     def _environment(self, parallelism: int) -> TableEnvironment:
         # A machine that does much else starts processes slowly.
@@ -161,7 +163,8 @@ class Disturbed:
     def _submitted(self, env: TableEnvironment, savepoint: str | None = None) -> JobClient:
         count = self._events.num_rows
         rate = count / (SECONDS + SECONDS_OF_A_KILL * self._kills)
-        source = GeneratorSource.batches(Rows(self._events), count, rate, number_of_splits=6, batch_size=100)
+        # As many splits as readers: of more the last would be begun when the first have ended, and their rows be late.
+        source = GeneratorSource.batches(Rows(self._events), count, rate, number_of_splits=2, batch_size=100)
         nexmark_kit.add_event_stream(env, source, self._events.schema)
         nexmark_kit.with_side_input(env, self._folder / "side.csv")
         # Columns of results may have one name.
@@ -201,6 +204,13 @@ class Disturbed:
                 for row, count in as_multiset(rows).items():
                     found[row] += sign * count
         return Counter({row: count for row, count in found.items() if count})
+
+
+def _late(client: JobClient) -> str:
+    """How many rows operators have called late, if any: there should be none."""
+    operators = (one for vertex in client.view().vertices for one in vertex.operators)
+    late = sum(int(one.metrics.get("num_late_records_dropped", 0)) for one in operators)
+    return f", {late} late" if late else ""
 
 
 def main() -> int:
