@@ -54,7 +54,8 @@ PAGES
 
 OPERATIONS = (
     "clusters", "failover", "savepoints", "backpressure", "high-availability", "dashboard", "rest", "spark",
-    "sql-upgrades", "sql-tuning", "snapshots", "queryable-state",
+    "sql-upgrades", "sql-tuning", "snapshots", "queryable-state", "autoscaling", "deployment",
+    "metrics",
 )  # fmt: skip
 """Chapters of the guide that are for those who run jobs; the others are for those who write them."""
 
