@@ -122,7 +122,7 @@ class Disturbed:
     """
 
     def __init__(self, query: str, data: Path, folder: Path, backend: str, kills: int, rng: random.Random) -> None:
-        self._query = ALL[query].replace(*WINDOW)
+        self._query = BY_THE_CLOCK[query].replace(*WINDOW) if query in BY_THE_CLOCK else ALL[query]
         self._events = nexmark_kit.events_with_time(data)
         self._folder = folder
         self._backend = backend
