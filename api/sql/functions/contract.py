@@ -293,7 +293,9 @@ class _ForEachValue:
                  for key, rows in ((key, pa.array(rows)) for key, rows in places.items())]  # fmt: skip
         kind = next((part.type for part in parts if not pa.types.is_null(part.type)), pa.null())
         order = np.argsort(np.concatenate([np.array(rows) for rows in places.values()]))
-        return pa.concat_arrays([part.cast(kind) for part in parts]).take(pa.array(order))
+        # Not every type can be had from nulls by a cast.
+        typed = [pa.nulls(len(part), kind) if pa.types.is_null(part.type) else part.cast(kind) for part in parts]
+        return pa.concat_arrays(typed).take(pa.array(order))
 
     def _of(self, key: tuple[Any, ...], operands: list[pa.Array], options: dict[str, Any]) -> pa.Array:
         if any(one is None for one in key):
