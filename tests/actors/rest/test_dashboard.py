@@ -128,6 +128,7 @@ def places(job, checkpoint):
         "checkpoint": (f"#/job/{job.id}/checkpoints/{checkpoint}/{VERTEX}", "#gantt .row.inner"),
         "exceptions": (f"#/job/{job.id}/exceptions", ".failure pre"),
         "timeline": (f"#/job/{job.id}/timeline", "#timeline .row.inner"),
+        "rescales": (f"#/job/{job.id}/rescales", "#rescales .empty"),
         "accumulators": (f"#/job/{job.id}/accumulators", "#accumulators tbody tr"),
         "configuration": (f"#/job/{job.id}/configuration", "#configuration dd"),
         "task-managers": ("#/task-managers", "#task-managers tbody tr"),
@@ -346,6 +347,12 @@ def test_a_job_is_saved_rescaled_and_stopped_from_the_page(chromium, tmp_path):
         page.wait_for_selector("dialog .notice.good")
         assert {vertex["parallelism"] for vertex in job.rest.job(job.id)["vertices"]} == {1}
         page.click("dialog .buttons button")
+
+        watched.go(f"#/job/{job.id}/rescales", "#rescales tbody tr")
+        (rescale,) = rows(page, "#rescales")
+        assert (rescale["Asked by"], rescale["Result"], rescale["Why"]) == ("command", "done", NOTHING)
+        changed = [vertex["name"][:39] for vertex in job.rest.job(job.id)["vertices"]]
+        assert [name in rescale["Parallelism"] for name in changed] == [True] * rescale["Parallelism"].count("2 → 1")
 
         page.click("[data-action=stop]")
         page.fill("dialog input", "not/absolute")

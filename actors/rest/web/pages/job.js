@@ -13,6 +13,7 @@ import { Configuration } from "./configuration.js";
 import { Exceptions } from "./exceptions.js";
 import { Graph } from "./graph.js";
 import { Logs } from "./logs.js";
+import { Rescales } from "./rescales.js";
 import { Timeline } from "./timeline.js";
 import { Watermarks } from "./watermarks.js";
 
@@ -23,6 +24,7 @@ const VIEWS = {
   exceptions: ["Exceptions", Exceptions],
   logs: ["Logs", Logs, "/jobs/{jobid}/logs"],
   timeline: ["Timeline", Timeline],
+  rescales: ["Rescales", Rescales, "/jobs/{jobid}/rescales/history"],
   accumulators: ["Accumulators", Accumulators],
   configuration: ["Configuration", Configuration],
 };
