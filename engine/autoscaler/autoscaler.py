@@ -52,10 +52,11 @@ class Decision:
 
 @dataclass(slots=True)
 class _Lower:
-    """A lower parallelism of a group that has been enough since some moment."""
+    """A lower parallelism of a group, which has ``num_now`` slots, that has been enough since some moment."""
 
     since_ms: int
-    num_slots: int
+    num_now: int
+    num_slots: int = 1
 
 
 class Autoscaler:
@@ -72,12 +73,16 @@ class Autoscaler:
         self._since_ms = 0
         self._window: deque[Observation] = deque()
         self._lower: dict[str, _Lower] = {}
+        # When it last knew what is needed, and whether the job has been measured without a break since.
+        self._known_ms = 0
+        self._has_gap = False
         self.status = "the job does not run"
 
     def pause(self) -> None:
         """Note that the job does not run; what was measured of it means nothing for what follows."""
         self._deployment = None
         self._window.clear()
+        self._has_gap = True
         self.status = "the job does not run"
 
     def observe(
@@ -121,6 +126,10 @@ class Autoscaler:
         if evaluation is None:
             self.status = "some tasks have not run between two reports"
             return None
+        if self._has_gap:  # what was enough before it was not seen to be enough meanwhile
+            for lower in self._lower.values():
+                lower.since_ms += now_ms - self._known_ms
+        self._known_ms, self._has_gap = now_ms, False
         return self._decide(now_ms, topology, evaluation, past)
 
     def _measured(self, totals: Observation) -> Observation | None:
@@ -172,16 +181,18 @@ class Autoscaler:
         out_of_bounds = max(group.low, min(has, group.high)) != has
         if load(evaluation, group, now, settings.utilization_max, with_restart=False) > 1.0 or out_of_bounds:
             self._lower.pop(group.name, None)
-            most = min(has * (1 + settings.scale_up_max_factor), group.high)
-            wanted = max(group.low, min(wanted, math.floor(most)))
-            return wanted if wanted > has or out_of_bounds else None
+            most = math.ceil(round(min(has * (1 + settings.scale_up_max_factor), group.high), 6))
+            # A vertex may have less than its group has slots: then it may be enough that it gets as many.
+            return max(group.low, min(max(wanted, has), most))
         at_least = settings.utilization_min
         is_idle = at_least > 0 and load(evaluation, group, now, at_least, with_restart=True) < 1.0
         if not is_idle or wanted >= has:
             self._lower.pop(group.name, None)
             return None
-        least = math.ceil(has * (1 - settings.scale_down_max_factor))
-        lower = self._lower.setdefault(group.name, _Lower(now_ms, 1))
+        least = math.ceil(round(has * (1 - settings.scale_down_max_factor), 6))
+        lower = self._lower.get(group.name)
+        if lower is None or lower.num_now != has:  # a client may have changed that
+            lower = self._lower[group.name] = _Lower(now_ms, has)
         lower.num_slots = max(lower.num_slots, wanted, least, group.low)
         raised_ms = max((one.at_ms for one in past if _has_raised(one, group)), default=None)
         if raised_ms is not None and now_ms - raised_ms < settings.scale_up_grace_period_ms:
@@ -206,8 +217,8 @@ def _slots_of(group: Group, now: Mapping[VertexId, int]) -> int:
 
 
 def _has_raised(rescale: RescaleView, group: Group) -> bool:
-    """Whether a rescale has given a group more; one that came to nothing has not."""
-    if rescale.error:
+    """Whether a rescale has given a group more; one that came to nothing, or was only advised, has not."""
+    if rescale.error or rescale.is_advice:
         return False
     return any(rescale.after[one] > rescale.before[one] for one in group.vertices if one in rescale.after)
 

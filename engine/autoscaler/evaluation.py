@@ -87,8 +87,8 @@ class VertexEvaluation:
 
     def work(self, utilization: float, *, with_restart: bool) -> float:
         """How many tasks it would keep busy, if they are to be so for this share of their time."""
-        if self.true_rate is None:
-            return 0.0
+        if self.true_rate is None:  # busy with timers, maybe, without a record
+            return self.busy * self.parallelism / utilization
         asked = self.target_rate / utilization + self.catch_up_rate
         return (asked + (self.restart_rate if with_restart else 0.0)) / self.true_rate
 
@@ -214,7 +214,13 @@ def _slot_loads(group: Group, parallelism: Mapping[VertexId, int], work: Mapping
 
 
 def load(
-    evaluation: Evaluation, group: Group, parallelism: Mapping[VertexId, int], utilization: float, *, with_restart: bool
+    evaluation: Evaluation,
+    group: Group,
+    parallelism: Mapping[VertexId, int],
+    utilization: float,
+    *,
+    with_restart: bool,
+    only_free: bool = False,
 ) -> float:
     """What is asked of a group's fullest slot at a parallelism, by what it has to give: above 1 it is too much.
 
@@ -224,16 +230,31 @@ def load(
         parallelism: Of its vertices.
         utilization: The share of their time that tasks are to be busy.
         with_restart: Whether the backlog grows by a restart.
+        only_free: Whether the work of vertices that are left as they are is not counted.
     """
     work = {
-        vertex: evaluation.vertices[vertex].work(utilization, with_restart=with_restart) for vertex in group.vertices
+        vertex: 0.0
+        if only_free and unit.is_fixed
+        else evaluation.vertices[vertex].work(utilization, with_restart=with_restart)
+        for unit in group.units
+        for vertex in unit.members
     }
     return max(_slot_loads(group, parallelism, work)) / evaluation.usable[group.name]
 
 
 def slots_for(evaluation: Evaluation, group: Group, utilization: float) -> int:
-    """The least number of slots with which none is asked for too much; the largest useful one if there is none."""
+    """The least number of slots with which none is asked for too much; the largest useful one if there is none.
+
+    A slot is never relieved of a vertex that is left as it is, a source that cannot be split as a rule. So what may be
+    scaled gets no more than twice the slots that it would need by itself, however full such a vertex makes its slot.
+    """
+    by_itself = _least_slots(evaluation, group, utilization, only_free=True)
+    return min(_least_slots(evaluation, group, utilization, only_free=False), 2 * by_itself)
+
+
+def _least_slots(evaluation: Evaluation, group: Group, utilization: float, *, only_free: bool) -> int:
     for number in range(group.low, group.high):
-        if load(evaluation, group, group.at(number), utilization, with_restart=True) <= 1.0:
+        at = group.at(number)
+        if load(evaluation, group, at, utilization, with_restart=True, only_free=only_free) <= 1.0:
             return number
     return group.high

@@ -137,7 +137,11 @@ class Topology:
 def _unit(members: list[JobVertex], parallelism: Mapping[VertexId, int], settings: AutoscalerSettings) -> Unit:
     ids = tuple(member.vertex_id for member in members)
     now = parallelism.get(ids[0], members[0].parallelism)
-    is_left = any(not member.is_parallel or member.vertex_id in settings.vertex_exclude_ids for member in members)
+    excluded = set(settings.vertex_exclude_ids)
+    is_left = any(
+        not member.is_parallel or not excluded.isdisjoint((member.vertex_id, *(node.uid for node in member.chain)))
+        for member in members
+    )
     if is_left:
         return Unit(ids, now, now)
     high = min(settings.vertex_max_parallelism, *(member.max_parallelism for member in members))

@@ -6,6 +6,7 @@ Source: FLIP-271 and ``AutoScalerOptions`` of Flink's Kubernetes operator.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -36,7 +37,7 @@ class AutoscalerSettings:
         scale_down_max_factor: At most this share of it is taken away at once.
         vertex_min_parallelism: Lower bound of every vertex.
         vertex_max_parallelism: Upper bound of every vertex, beside its number of key groups.
-        vertex_exclude_ids: Vertices that keep their parallelism: uids of their first operators.
+        vertex_exclude_ids: Vertices that keep their parallelism: uids of any of their operators.
         catch_up_duration_ms: A backlog is to be worked off within so long; 0 does not plan for one.
         restart_time_ms: How long a rescale is taken to stop the job; what comes in then is backlog, too.
         lag_threshold_ms: ``observed-true-processing-rate.lag-threshold``: with a backlog of so long, or output that
@@ -73,8 +74,9 @@ class AutoscalerSettings:
             raise ConfigurationError(message)
         for one in fields(self):
             value, least = getattr(self, one.name), 1 if one.name in _POSITIVE else 0
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value < least:
-                message = f"{one.name} must be at least {least}; got {value}"
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if is_number and not least <= value < math.inf:
+                message = f"{one.name} must be at least {least}, and finite; got {value}"
                 raise ConfigurationError(message)
         if self.scale_down_max_factor > 1:
             message = f"scale_down_max_factor is a share, at most 1; got {self.scale_down_max_factor:g}"

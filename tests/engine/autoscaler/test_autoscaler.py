@@ -136,6 +136,19 @@ def test_a_decision_that_came_to_nothing_is_not_repeated_at_once():
     assert len(plant.run(10, 1_000, carries_out=False)) == 1
 
 
+def test_a_vertex_with_less_than_its_group_has_slots_gets_as_many():
+    job_graph = graph(vertex("source", 1), vertex("count", 4), edges=[edge(0, "source", "count")])
+    autoscaler, decisions = Autoscaler(SETTINGS), []
+    topology = Topology.of(job_graph, {"source": 1, "count": 4}, SETTINGS)
+    for now_ms in range(1_000, 20_000, 1_000):
+        totals = {
+            "source": VertexTotals(1, now_ms, 0.95 * now_ms, 0, now_ms),
+            "count": VertexTotals(4, now_ms, 0.2 * now_ms, 0, 4 * now_ms),
+        }
+        decisions.append(autoscaler.observe(now_ms, 1, topology, Observation(now_ms, totals), []))
+    assert decisions[15].parallelism == {"source": 4}
+
+
 def test_bounds_are_kept_and_what_is_beyond_them_is_said():
     plant = Plant(max_parallelism=3)
     plant.run(60, 2_000)
@@ -150,6 +163,43 @@ def test_bounds_are_kept_and_what_is_beyond_them_is_said():
     plant = Plant(replace(SETTINGS, scale_down_max_factor=0.5), parallelism=8)
     [decision, *_] = plant.run(60, 1)
     assert decision.parallelism == {"count": 4}
+
+
+def test_a_small_factor_still_raises_by_one():
+    plant = Plant(replace(SETTINGS, scale_up_max_factor=0.5))
+    [decision] = plant.run(17, 2_000)
+    assert decision.parallelism == {"count": 2}
+    plant = Plant(replace(SETTINGS, scale_up_max_factor=0.0))
+    assert plant.run(60, 2_000) == []
+
+
+def test_what_a_client_has_lowered_is_lowered_further_in_its_time():
+    plant = Plant(parallelism=8)
+    plant.run(22, 20)
+    plant.run(16, 600)  # five are needed for some time
+    plant.parallelism = 4
+    plant.restart()
+    [decision] = plant.run(60, 20)
+    assert plant.now_ms >= 38_000 + 30_000, "the interval began anew"
+    assert decision.parallelism["count"] < 4
+
+
+def test_time_in_which_the_job_was_not_measured_does_not_count_as_enough():
+    plant = Plant(parallelism=8)
+    assert plant.run(20, 20) == []
+    assert plant.autoscaler.status.startswith("less would be enough")
+    plant.autoscaler.pause()
+    plant.now_ms += 1_000_000  # it fails again and again
+    plant.restart()
+    assert plant.run(25, 20) == [], "ten seconds more that were measured"
+    assert len(plant.run(30, 20)) == 1
+
+
+def test_advice_to_raise_does_not_keep_it_from_being_lowered():
+    plant = Plant(parallelism=8)
+    advice = RescaleView(0, AUTOSCALER, "", {"count": 8}, {"count": 9}, ended_ms=0, is_advice=True)
+    plant.past.append(advice)
+    assert len(plant.run(50, 20)) == 1
 
 
 def test_a_failure_begins_a_new_window():
@@ -216,7 +266,15 @@ def test_flinks_keys_are_read_and_what_is_wrong_is_said():
         ({"job.autoscaler.utilization.target": "x"}, "must be a number; got 'x'"),
         ({"job.autoscaler.utilization.target": "0.95"}, "grow in this order; got 0.4, 0.95, 0.9"),
         ({"job.autoscaler.enabled": "yes"}, "must be true or false; got 'yes'"),
-        ({"job.autoscaler.vertex.min-parallelism": "0"}, "vertex_min_parallelism must be at least 1; got 0"),
+        (
+            {"job.autoscaler.vertex.min-parallelism": "0"},
+            "vertex_min_parallelism must be at least 1, and finite; got 0",
+        ),
+        ({"job.autoscaler.scale-up.max-factor": "nan"}, "scale_up_max_factor must be at least 0, and finite; got nan"),
+        (
+            {"job.autoscaler.scale-down.max-factor": "nan"},
+            "scale_down_max_factor must be at least 0, and finite; got nan",
+        ),
     ):
         with pytest.raises(ConfigurationError, match=said.replace(".", r"\.")):
             read(wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from control_harness import edge, graph, vertex
 from hypothesis import given
@@ -91,6 +92,25 @@ def test_tasks_that_share_a_slot_share_its_time():
     assert load(found, group, {"source": 1, "count": 2}, 1.0, with_restart=False) == 0.55, "slot 0 has both"
 
 
+def test_a_vertex_that_cannot_be_split_does_not_make_the_others_wide():
+    """Its slot stays full, however many there are."""
+    job_graph = graph(vertex("source", 1, is_parallel=False), vertex("count", 2), edges=[edge(0, "source", "count")])
+    for busy in (0.65, 0.95):
+        steady = both(source=(1, 1_000, busy, 0, 0), count=(2, 1_000, 0.6, 0, None))
+        topology, found = evaluated(job_graph, *steady)
+        [group] = topology.groups
+        assert slots_for(found, group, 0.7) == 4  # two by themselves: 1.2 of 0.7
+
+
+def test_a_vertex_that_is_busy_without_records_needs_what_it_uses():
+    """A window that fires once an hour, or timers."""
+    steady = both(source=(4, 0, 0, 0, 0), count=(4, 0, 0.9, 0, None))
+    topology, found = evaluated(chain("source", "count", parallelism=4), *steady)
+    [group] = topology.groups
+    assert slots_for(found, group, 0.9) == 4
+    assert slots_for(found, group, 0.45) == 8
+
+
 def test_vertices_of_other_slots_are_scaled_by_themselves():
     job_graph = graph(
         vertex("source", 1), vertex("count", 1, slot_sharing_group="heavy"), edges=[edge(0, "source", "count")]
@@ -139,6 +159,11 @@ def test_vertices_that_belong_together_are_one_unit():
         [("source",), ("a",), ("b", "c")], [("d",)],
     ]  # fmt: skip
     assert [[unit.is_fixed for unit in group.units] for group in topology.groups] == [[True, False, False], [True]]
+    inner = replace(job_graph.vertices["a"], chain=(*job_graph.vertices["a"].chain, *job_graph.vertices["b"].chain))
+    chained = graph(inner)
+    assert Topology.of(chained, {"a": 2}, AutoscalerSettings(vertex_exclude_ids=("b",))).groups[0].is_fixed, (
+        "by any uid"
+    )
     assert topology.groups[0].at(5) == {"source": 2, "a": 5, "b": 5, "c": 5}
 
 
