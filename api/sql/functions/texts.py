@@ -90,8 +90,9 @@ def _parts_of(value: pa.Array, separator: str) -> pa.ListViewArray:
     starts = parts.offsets.to_numpy()[:-1]
     sizes = np.where(pc.fill_null(pc.equal(texts, ""), True), 0, np.diff(parts.offsets.to_numpy()))
     if once is not None:
-        rows = once.indices.fill_null(0).to_numpy()
-        starts, sizes = starts[rows], np.where(once.indices.is_valid(), sizes[rows], 0)
+        # NULL is one behind the last text; there may be no text at all.
+        rows = once.indices.fill_null(len(texts)).to_numpy()
+        starts, sizes = np.append(starts, 0)[rows], np.append(sizes, 0)[rows]
     return pa.ListViewArray.from_arrays(pa.array(starts), pa.array(sizes, pa.int32()), parts.values)
 
 

@@ -139,3 +139,11 @@ def test_parts_of_texts_that_repeat_or_not(mode, num_texts):
         query = """SELECT s, SPLIT_INDEX(s, '/', 0), SPLIT_INDEX(s, '/', place), SPLIT_INDEX(s, `by`, 1)
                    FROM texts WHERE SPLIT_INDEX(s, '/', 2) IS NOT NULL"""
         assert rows(env, query) == wanted
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_parts_of_texts_that_are_all_null(mode):
+    """Many rows, none of which has a text: there is nothing to cut up, once or several times."""
+    with environment(mode) as env:
+        env.create_temporary_view("texts", pa.table({"s": pa.nulls(5_000, pa.string())}))
+        assert rows(env, "SELECT SPLIT_INDEX(s, '/', 0), SPLIT_INDEX(s, '/', 1) FROM texts") == {(None, None): 5_000}
