@@ -180,7 +180,11 @@ class KernelCall(Expression):
             result = self._of_scalars(values, batch.num_rows)
         else:
             result = self._apply(values)
-        return compute().cast(result, self.kind) if result.type != self.kind else result
+        if result.type == self.kind:
+            return result
+        if pa.types.is_null(result.type):  # not every type can be had from nulls by a cast
+            return pa.nulls(batch.num_rows, self.kind)
+        return compute().cast(result, self.kind)
 
     def _of_scalars(self, values: list[Value], num_rows: int) -> Value:
         # A kernel is given one row at least as an array, and says by that how many there are.

@@ -147,3 +147,13 @@ def test_parts_of_texts_that_are_all_null(mode):
     with environment(mode) as env:
         env.create_temporary_view("texts", pa.table({"s": pa.nulls(5_000, pa.string())}))
         assert rows(env, "SELECT SPLIT_INDEX(s, '/', 0), SPLIT_INDEX(s, '/', 1) FROM texts") == {(None, None): 5_000}
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+@pytest.mark.parametrize("separator", ["`by`", "CAST(NULL AS STRING)"])
+def test_parts_between_separators_that_are_all_null(mode, separator):
+    with environment(mode) as env:
+        env.create_temporary_view("texts", pa.table({"s": ["a/b", "c"], "by": pa.nulls(2, pa.string())}))
+        assert rows(env, f"SELECT s, SPLIT_INDEX(s, {separator}, 0) FROM texts") == Counter(
+            [("a/b", None), ("c", None)]
+        )
