@@ -27,6 +27,12 @@ PORTS = (("gcs-server", 6379), ("dashboard", 8265), ("client", 10001))
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,47}[a-z0-9])?")
 """Of a resource of Kubernetes; KubeRay makes longer names of it."""
 
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._/:@]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PROJECT = re.compile(r"[a-z][-a-z0-9.:]*[a-z0-9]")
+"""Of Google Cloud."""
+
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
 
 
@@ -98,6 +104,12 @@ def manifest(options: argparse.Namespace) -> dict[str, Any]:
     if _NAME.fullmatch(options.name) is None:
         message = f"a name must be of small letters, digits and '-', 49 at most; got {options.name!r}"
         raise ConfigurationError(message)
+    if options.namespace is not None and _NAMESPACE.fullmatch(options.namespace) is None:
+        message = f"a namespace must be of small letters, digits and '-', 63 at most; got {options.namespace!r}"
+        raise ConfigurationError(message)
+    if _IMAGE.fullmatch(options.image) is None:
+        message = f"an image is named as in 'registry/headrace:1.0'; got {options.image!r}"
+        raise ConfigurationError(message)
     if _QUANTITY.fullmatch(options.memory) is None:
         message = f"a size of memory is a number with Ki, Mi, Gi ...; got {options.memory!r}"
         raise ConfigurationError(message)
@@ -109,6 +121,9 @@ def manifest(options: argparse.Namespace) -> dict[str, Any]:
         what = "an application is a program in the image" if is_application else "a session has no program of its own"
         message = f"{what}; got {options.program!r}"
         raise ConfigurationError(message, hint="Programs are submitted to a session by 'headrace run-application'.")
+    if not is_application and (options.env or options.pip):
+        message = "--env and --pip are of an application; programs that are submitted to a session bring their own"
+        raise ConfigurationError(message, hint="headrace run-application --runtime-env FILE")
     named = {"name": options.name, **({"namespace": options.namespace} if options.namespace else {})}
     spec = _job_spec(options) if is_application else _cluster_spec(options)
     kind = "RayJob" if is_application else "RayCluster"
@@ -148,7 +163,7 @@ def _job_spec(options: argparse.Namespace) -> dict[str, Any]:
     variables: dict[str, str] = {}
     for pair in options.env:
         name, separator, value = pair.partition("=")
-        if not separator or not name:
+        if not separator or _VARIABLE.fullmatch(name) is None:
             message = f"--env takes NAME=VALUE; got {pair!r}"
             raise ConfigurationError(message)
         variables[name] = value
@@ -180,6 +195,9 @@ def dockerfile(python: str, extras: list[str], programs: str | None) -> str:
         if re.fullmatch(r"[a-z]+", extra) is None:
             message = f"--extras takes names by commas, as 'cluster,kafka'; got {extra!r}"
             raise ConfigurationError(message)
+    if programs is not None and re.fullmatch(r"[-\w./]+", programs) is None:
+        message = f"--programs takes a path of letters, digits, '-', '_', '.' and '/'; got {programs!r}"
+        raise ConfigurationError(message)
     lines = [
         "# docker build -t REGISTRY/headrace -f Dockerfile .    in a clone of Headrace",
         f"FROM rayproject/ray:{metadata.version('ray')}-py{python.replace('.', '')}",
@@ -202,6 +220,9 @@ def cluster_file(provider: str, project: str | None) -> str:
     if (provider == "gcp") != (project is not None):
         message = "Google Cloud needs a project" if provider == "gcp" else "only Google Cloud has projects"
         raise ConfigurationError(message, hint="--provider gcp --project ID")
+    if project is not None and _PROJECT.fullmatch(project) is None:
+        message = f"a project's id is of small letters, digits and '-'; got {project!r}"
+        raise ConfigurationError(message, hint="gcloud projects list")
     folder = resources.files("headrace.cli") / "project"
     text = (folder / "ray-cluster.yaml.txt").read_text(encoding="utf-8")
     parts = (folder / f"ray-cluster-{provider}.txt").read_text(encoding="utf-8").split("----\n")

@@ -144,3 +144,22 @@ def test_google_cloud_has_a_project_and_machines_of_its_own(capsys):
     assert "google-api-python-client" in config["setup_commands"][-1]
     assert "Google Cloud needs a project" in refused(capsys, "ray-cluster", "--provider", "gcp")
     assert "only Google Cloud has projects" in refused(capsys, "ray-cluster", "--project", "p")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("kubernetes", "--image", "x", "--namespace", "A b"), "a namespace must be of small letters"),
+        (("kubernetes", "--image", "a: b # c"), "an image is named as in"),
+        (("kubernetes", "--image", ""), "an image is named as in"),
+        (("kubernetes", "--image", "x", "--env", "A=1"), "--env and --pip are of an application"),
+        (("kubernetes", "--image", "x", "--pip", "y"), "--env and --pip are of an application"),
+        (("kubernetes", "--image", "x", "--mode", "application", "--env", "A B=1", "p.py"), "--env takes NAME=VALUE"),
+        (("image", "--programs", "my programs"), "--programs takes a path"),
+        (("image", "--programs", "a\nRUN more"), "--programs takes a path"),
+        (("ray-cluster", "--provider", "gcp", "--project", "a: b"), "a project's id is of"),
+        (("ray-cluster", "--provider", "gcp", "--project", '"x'), "a project's id is of"),
+    ],
+)
+def test_values_that_would_end_up_as_other_text_are_refused(capsys, options, said):
+    assert said in refused(capsys, *options)
