@@ -27,6 +27,7 @@ from headrace.engine.protocol.observation_messages import (
     ListLogs,
     ObservedTask,
     ReadLog,
+    RecordSample,
     SampleRecords,
     SampleTasks,
     StackCount,
@@ -104,6 +105,8 @@ class HostObserver:
         self._observe = observe
         self._thread = thread
         self._room = threading.BoundedSemaphore(MOST_SAMPLINGS)
+        # A channel has one tap: who looks at records waits for the one before.
+        self._taps = threading.Lock()
 
     def answer(self, request: Any) -> Any:
         """Answer a question, when that is done; blocks."""
@@ -113,7 +116,7 @@ class HostObserver:
         if isinstance(request, ReadLog):
             return None if logs is None else logs.read(request.name, request.offset, request.max_bytes, self._host)
         if isinstance(request, SampleRecords):
-            return self._with_room(lambda: sample_records(self._tap_channels, request))
+            return self._with_room(lambda: self._sample_records(request))
         if not isinstance(request, SampleTasks):
             message = f"a host's observer does not answer {type(request).__name__}"
             return RequestFailed(InternalError(message))
@@ -121,6 +124,10 @@ class HostObserver:
             message = f"a sampling may take {LONGEST_SAMPLING_MS} ms"
             return RequestFailed(InternalError(message))
         return self._with_room(lambda: self._sample(request))
+
+    def _sample_records(self, request: SampleRecords) -> list[RecordSample]:
+        with self._taps:
+            return sample_records(self._tap_channels, request)
 
     def _with_room(self, look: Callable[[], Any]) -> Any:
         if not self._room.acquire(blocking=False):

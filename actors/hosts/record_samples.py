@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.protocol.observation_messages import RecordSample, SampleRecords, ShownRecord
 from headrace.engine.protocol.task_messages import DataMessage
@@ -124,6 +126,10 @@ def _types(row: Mapping[Any, Any]) -> dict[str, str]:
 
 def _masked(value: Any, masked: frozenset[str], depth: int) -> Any:
     """A value with the values of some fields hidden; what lies too deep for that is hidden as a whole."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple has fields, too
+        value = dict(zip(value._fields, value, strict=False))
+    elif isinstance(value, np.ndarray) and value.dtype.names is None:
+        value = value.tolist()
     if not isinstance(value, (Mapping, list, tuple)):
         return value if isinstance(value, (str, bytes, int, float, bool, type(None))) or not masked else _plain(value)
     if not depth:
@@ -138,8 +144,8 @@ def _masked(value: Any, masked: frozenset[str], depth: int) -> Any:
 
 def _plain(value: Any) -> Any:
     """A value that may have fields of its own, by its type alone, unless it is a number or a time."""
-    module = type(value).__module__
-    return value if module in ("datetime", "decimal", "numpy") else _Type(value)
+    is_number = isinstance(value, np.generic) and not isinstance(value, np.void)
+    return value if is_number or type(value).__module__ in ("datetime", "decimal") else _Type(value)
 
 
 class _Type:

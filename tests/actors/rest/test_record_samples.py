@@ -7,13 +7,16 @@ records that change.
 from __future__ import annotations
 
 import ast
+import threading
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from rest_kit import ask, rest_environment
 
+from headrace.actors.hosts.observer import HostObserver
 from headrace.actors.hosts.record_samples import MOST_CHARACTERS, sample_records
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.columns.records import Batch, RowKind
@@ -144,6 +147,11 @@ class Odd:
         raise ValueError(message)
 
 
+class Home(NamedTuple):
+    street: str
+    town: str
+
+
 class Leaky:
     def __repr__(self):
         return "secret value"
@@ -158,6 +166,10 @@ class Leaky:
         ({"x": 1, "y": [{"X": 2}]}, {"x"}, "{'x': '***', 'y': [{'X': '***'}]}"),
         ({"y": Leaky()}, {"x"}, "{'y': <Leaky>}"),
         ({"y": [[[[[1]]]]]}, {"x"}, "{'y': [[['***']]]}"),
+        ({"y": Home("secret value", "Ulm")}, {"street"}, "{'y': {'street': '***', 'town': 'Ulm'}}"),
+        ({"y": np.array([{"x": "secret value"}])}, {"x"}, "{'y': [{'x': '***'}]}"),
+        ({"y": np.array([(1,)], dtype=[("x", "i8")])}, {"x"}, "{'y': <ndarray>}"),
+        ({"y": np.array([(1,)], dtype=[("x", "i8")])[0]}, {"x"}, "{'y': <void>}"),
         (Odd(), set(), "<Odd, which cannot be shown: ValueError>"),
     ],
 )
@@ -171,3 +183,29 @@ def test_texts_and_numbers_of_records_are_bounded():
     assert len(sample.records) == 3
     assert all(len(one.text) <= MOST_CHARACTERS + 4 for one in sample.records)
     assert sample.records[0].text == "1"
+
+
+def test_two_who_look_at_once_both_see_records():
+    """A channel has one tap; the first look's end must not be the second one's, nor the second take the first one's."""
+    both_came = threading.Event()
+    taps = []
+
+    def tap_channels(_vertex, edge_id, tap):
+        taps.append(tap)
+        if tap is not None:
+            both_came.wait(PATIENCE_S)
+            tap_now = taps[-1]  # what a channel has by now
+            for sequence in range(3 if tap_now is not None else 0):
+                tap_now(ATTEMPT, DataMessage(edge_id, ATTEMPT, ATTEMPT, sequence, (Batch.of_rows([sequence]),), 1))
+        return [ATTEMPT]
+
+    observer = HostObserver(list, lambda: None, tap_channels=tap_channels)
+    request = SampleRecords(VertexId("v"), 0, 3, 500, frozenset(), hides_values=False)
+    found = []
+    looks = [threading.Thread(target=lambda: found.append(observer.answer(request))) for _ in range(2)]
+    for look in looks:
+        look.start()
+    both_came.set()
+    for look in looks:
+        look.join()
+    assert [len(sample.records) for samples in found for sample in samples] == [3, 3]
