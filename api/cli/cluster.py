@@ -186,7 +186,7 @@ def _settings(options: argparse.Namespace) -> ClusterSettings:
 
 
 def _start(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import connect
+    from headrace.actors.clusters import connect
 
     settings = _settings(options)
     with connect("ray", address=options.address, detached=True, settings=settings, name=options.cluster_id) as cluster:
@@ -198,7 +198,7 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _recover(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import connect
+    from headrace.actors.clusters import connect
 
     settings = _settings(options)
     if settings.high_availability is None:
@@ -247,7 +247,7 @@ def _history(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import all_task_managers
+    from headrace.actors.clusters import all_task_managers
 
     clusters = all_task_managers(options.address)
     if not clusters:
@@ -279,7 +279,7 @@ def task_manager_lines(view: TaskManagerView) -> list[str]:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import cluster_named
+    from headrace.actors.clusters import cluster_named
 
     with cluster_named(options.address, options.name) as cluster:
         cluster.shut_down()

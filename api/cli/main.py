@@ -293,7 +293,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import all_jobs
+    from headrace.actors.clusters import all_jobs
 
     jobs = all_jobs(options.address)
     if options.json:
@@ -329,7 +329,7 @@ def _say(options: argparse.Namespace, text: str, **facts: Any) -> None:
 
 def _find_job(options: argparse.Namespace) -> tuple[str, JobView]:
     """The cluster and the view of the one job that the command names."""
-    from headrace.actors.cluster import all_jobs
+    from headrace.actors.clusters import all_jobs
 
     found = [(cluster, view) for cluster, view in all_jobs(options.address) if view.job_id.startswith(options.job)]
     if len(found) != 1:
@@ -339,7 +339,7 @@ def _find_job(options: argparse.Namespace) -> tuple[str, JobView]:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import cluster_named
+    from headrace.actors.clusters import cluster_named
 
     from ..jobs.client import JobClient
 
@@ -361,7 +361,7 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _rescale(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import cluster_named
+    from headrace.actors.clusters import cluster_named
 
     from ..jobs.client import JobClient
 
@@ -385,7 +385,7 @@ def _rescale(options: argparse.Namespace) -> int:
 
 
 def _checkpoint(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import cluster_named
+    from headrace.actors.clusters import cluster_named
 
     from ..jobs.client import JobClient
 
@@ -409,7 +409,7 @@ def _savepoint(options: argparse.Namespace) -> int:
     if not options.job:
         print("error: which job?", file=sys.stderr)
         return 2
-    from headrace.actors.cluster import cluster_named
+    from headrace.actors.clusters import cluster_named
 
     from ..jobs.client import JobClient
 
@@ -421,7 +421,7 @@ def _savepoint(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    from headrace.actors.cluster import cancel_job
+    from headrace.actors.clusters import cancel_job
 
     from ..jobs.client import JobStatus
 

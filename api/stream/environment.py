@@ -555,7 +555,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
     def _connect(self) -> Cluster:
         if self._cluster is None:
-            from headrace.actors.cluster import connect
+            from headrace.actors.clusters import connect
 
             deployment, settings = self._deployment, self._cluster_settings
             if deployment.starts_only and self._detached:

@@ -22,7 +22,8 @@ import cloudpickle
 from simulation.leftovers import check_job_store, check_leftovers
 from simulation.simulator import MAX_VIRTUAL_MS, TERMINAL, build_job, draw_faults, judge
 
-from headrace.actors.cluster import Cluster, start_heads
+from headrace.actors.cluster import Cluster
+from headrace.actors.clusters import start_heads
 from headrace.actors.head import HeadPlan
 from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem
