@@ -40,6 +40,7 @@ from headrace import functions as f
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink, FileSource
 from headrace.connectors.nexmark import NexmarkGenerator
+from headrace.connectors.scripted import ScriptedSource, Timed, Watermark
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - times of records are naive UTC
 
@@ -294,15 +295,13 @@ def test_aggregate_functions_with_and_without_window_functions(env):
 
 def test_late_records_go_to_their_side_output(env):
     late = OutputTag("late")
-    pairs = [("a", 1_000), ("a", 20_000), ("a", 1_500), ("a", 20_500)]
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row[1])
+    script = [Timed(("a", 1_000), 1_000), Timed(("a", 20_000), 20_000), Watermark(19_999),
+              Timed(("a", 1_500), 1_500), Timed(("a", 20_500), 20_500)]  # fmt: skip
 
-    stream = env.from_source(
-        GeneratorSource(lambda n: pairs[n], count=4, records_per_second=20), strategy, "slow"
-    ).set_parallelism(1)
+    stream = env.from_source(ScriptedSource(script), WatermarkStrategy.no_watermarks(), "script").set_parallelism(1)
     for make in ("row", "columns"):
-        keyed = stream.map(lambda p: {"k": p[0], "t": p[1]}).key_by("k").window(TumblingEventTimeWindows.of("5 s"))
-        keyed = keyed.side_output_late_data(late)
+        rows = stream.map(lambda p: {"k": p[0], "t": p[1]}).set_parallelism(1)  # by two ways one could be overtaken
+        keyed = rows.key_by("k").window(TumblingEventTimeWindows.of("5 s")).side_output_late_data(late)
         on_time = keyed.aggregate(n=count()) if make == "columns" else keyed.reduce(lambda a, b: a)
         assert list(on_time.get_side_output(late).map(lambda r: r["t"]).execute_and_collect()) == [1_500]
 
