@@ -80,8 +80,8 @@ class Reporter:
         self._over: set[str] = set()
         # When each kind of report is due (monotonic seconds).
         self._due_s: dict[str, float] = {}
-        # What could not be sent, as it was told last.
-        self._complaint = ""
+        # By kind of report, why it could not be sent, as it was told last.
+        self._complaints: dict[str, str] = {}
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-reporter", daemon=True)
 
@@ -120,12 +120,12 @@ class Reporter:
         try:
             if self._leads():
                 report()
-                self._complaint = ""
+                self._complaints.pop(name, None)
         except Exception as error:
             # Whatever an exporter or a cluster that changes its leader may raise: reporting goes on.
             text = str(error) if isinstance(error, HeadraceError) else repr(error)
-            if text != self._complaint and not self._is_closed.is_set():
-                self._complaint = text
+            if text != self._complaints.get(name) and not self._is_closed.is_set():
+                self._complaints[name] = text
                 _LOG.warning("%s could not be reported: %s", name, text)
 
     def _leads(self) -> bool:

@@ -84,6 +84,9 @@ class ReporterSettings:
 
     def __post_init__(self) -> None:
         _require_positive("interval_ms", self.interval_ms)
+        if self.ray_interval_ms < 0:
+            message = f"metrics.reporter.ray.interval must not be negative; got {self.ray_interval_ms} ms"
+            raise ConfigurationError(message)
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, str]) -> ReporterSettings | None:

@@ -237,6 +237,21 @@ def test_what_a_collector_has_refused_is_sent_when_it_takes_it_again(collector):
     reporter.close()
 
 
+def test_what_fails_again_and_again_is_complained_of_once(collector, caplog):
+    """Also where something else is sent in between."""
+    reporter = reporter_of(Answering(details_of(checkpoint(1, 1))), collector.url)
+
+    def refused():
+        message = "no room"
+        raise OSError(message)
+
+    for _ in range(3):
+        reporter._try("metrics", refused)
+        reporter._try("traces", reporter.report_traces)
+    assert [record.getMessage() for record in caplog.records] == ["metrics could not be reported: OSError('no room')"]
+    reporter.close()
+
+
 def test_a_trace_is_bounded_and_says_what_it_leaves_out(monkeypatch):
     monkeypatch.setattr(spans, "MOST_SPANS", 10)
     (trace,) = traces_of(details_of(checkpoint(1, 100)), SpanDetail.SUBTASKS)

@@ -51,6 +51,7 @@ def test_flinks_keys_are_read_and_those_of_others_left_alone():
             {"metrics.reporter.otel.exporter.endpoint": "http://x", "metrics.reporter.otel.interval": "0"},
             "at least 1",
         ),
+        ({"metrics.reporter.ray.interval": "-5 s"}, "must not be negative; got -5000 ms"),
     ],
 )
 def test_what_is_wrong_is_said(configuration, said):
