@@ -84,7 +84,8 @@ def _value_of(bucket: int) -> float:
     """The middle of a bucket."""
     if bucket == 0:
         return 0.0
-    size = 2 * _BASE ** (abs(bucket) - _ORIGIN) / (_BASE + 1)
+    lowest = _BASE ** (abs(bucket) - _ORIGIN - 1)  # the highest may be beyond what a float can be
+    size = lowest * (2 * _BASE / (_BASE + 1))
     return size if bucket > 0 else -size
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
 
 import pytest
 from hypothesis import given
@@ -122,3 +123,10 @@ def test_a_distribution_of_infinities_has_no_quantiles_and_breaks_nothing():
     group.distribution("d").update(1e300)
     group.distribution("d").update(1e-300)
     assert combined([group.statistics()])["d.p99"] == pytest.approx(1e300, rel=0.011)
+
+
+@pytest.mark.parametrize("value", [sys.float_info.max, -sys.float_info.max, 5e-324])
+def test_the_largest_and_smallest_numbers_have_quantiles(value):
+    group = MetricGroup()
+    group.distribution("d").update(value)
+    assert combined([group.statistics()])["d.p99"] == value
