@@ -503,7 +503,8 @@ class CheckpointCoordinator:
         if isinstance(event.result, Fenced):
             self._note(pending, f"refused by the store: {event.result.reason}", now_ms)
             self._phase = _Phase.HALTED
-            asked = [ask_id for one in (pending, *self._ready.values()) for ask_id in one.ask_ids]
+            given_up = (pending, *self._ready.values(), *self._pending.values())
+            asked = [*(ask_id for one in given_up for ask_id in one.ask_ids), *self._asked.take()[0]]
             self._ready.clear()
             self._wanted.clear()
             fenced = self._ended(pending.checkpoint_id, CheckpointOutcome.FENCED, reason=event.result.reason)
@@ -529,6 +530,8 @@ class CheckpointCoordinator:
         metrics = pending.metrics(now_ms)
         commands: list[Command] = [self._ended(checkpoint_id, CheckpointOutcome.COMPLETED, **how, metrics=metrics)]
         commands += [Reply(ask_id, how["view"]) for ask_id in pending.ask_ids]
+        if self._is_final_complete:  # there is none behind it
+            commands += refused(self._asked.take()[0], "the job is finishing")
         waiting = [*self._pending.values(), *self._ready.values()]
         for subsumed in [p for p in waiting if p.savepoint is None and p.checkpoint_id < checkpoint_id]:
             commands += self._drop(subsumed, f"subsumed by checkpoint {checkpoint_id}", now_ms, is_failure=False)

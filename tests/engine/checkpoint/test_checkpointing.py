@@ -258,6 +258,21 @@ def test_a_client_is_answered_when_the_checkpoint_it_asked_for_is_complete():
     assert third.base_id == 9, "the next one builds on it again"
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_nobody_waits_behind_the_last_checkpoint(is_fenced):
+    """Of the job, or of this leader."""
+    driver = Driver(max_concurrent=2, tolerable_failures=5)
+    driver.start()
+    driver.give(CheckpointWanted(1, 0, is_last=not is_fenced, ask_id="a" if is_fenced else None))
+    driver.give(CheckpointTriggered(1, driver.attempts(), {}))
+    driver.give(wanted_by("b"))
+    driver.give(wanted_by("c"))
+    driver.acknowledge(1)
+    driver.end_work(Fenced("epoch 2") if is_fenced else "chk-1")
+    assert set(driver.answers) == ({"a", "b", "c"} if is_fenced else {"b", "c"})
+    assert all(isinstance(one, RequestFailed) for answers in driver.answers.values() for one in answers)
+
+
 @pytest.mark.parametrize("end", ["declined", "expired", "refused", "store", "stopped", "fenced", "subsumed"])
 def test_a_client_is_told_once_that_the_checkpoint_it_asked_for_will_never_be(end):
     driver = Driver(max_concurrent=2, tolerable_failures=5)
