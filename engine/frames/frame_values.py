@@ -104,9 +104,11 @@ def over_frames(part: Folded, lows: Integers, highs: Integers) -> pa.Array:
         return _sums(values, lows, highs)
     if how == "distinct":
         return pa.array(_different(values, lows, highs))
-    places = _extremes(values, lows, highs, is_min=how == "min") if how in ("min", "max") else _ends(
-        values, lows, highs, is_first=how == "first"
-    )  # fmt: skip
+    if how in ("min", "max"):
+        places = _extremes(values, lows, highs, is_min=how == "min")
+    else:
+        assert how in ("first", "last"), how
+        places = _ends(values, lows, highs, is_first=how == "first")
     return values.take(pa.array(places, mask=places < 0))
 
 
