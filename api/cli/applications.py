@@ -97,6 +97,17 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not isinstance(found.get("env_vars", {}), dict):
         message = f"a runtime environment is an object, and so are its env_vars; {str(path)!r} is none"
         raise ConfigurationError(message)
+    for name, value in found.get("env_vars", {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            message = f"variables of a runtime environment are texts; {str(path)!r} has {name!r}: {value!r}"
+            raise ConfigurationError(message, hint="put it in quotes")
+    excludes = found.get("excludes", [])
+    if not isinstance(excludes, list) or not all(isinstance(one, str) for one in excludes):
+        message = f"excludes of a runtime environment is a list of texts; {str(path)!r} has {excludes!r}"
+        raise ConfigurationError(message)
+    if "working_dir" in found:
+        message = f"the runtime environment {str(path)!r} has a working_dir"
+        raise ConfigurationError(message, hint="--working-dir names the folder that is sent along")
     return found
 
 

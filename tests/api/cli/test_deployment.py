@@ -163,6 +163,21 @@ def test_the_command_is_that_of_a_copy_of_the_folder(tmp_path):
         entrypoint(options, tmp_path / "elsewhere")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("excludes: data", "excludes of a runtime environment is a list of texts"),
+        ("excludes:", "excludes of a runtime environment is a list of texts"),
+        ("env_vars: {A: 1}", "variables of a runtime environment are texts"),
+        ("working_dir: elsewhere", "has a working_dir"),
+    ],
+)
+def test_a_runtime_environment_that_means_something_else_is_refused(tmp_path, text, said):
+    (tmp_path / "env.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=said):
+        runtime_env(options_of(tmp_path, runtime_env=str(tmp_path / "env.yaml")), tmp_path)
+
+
 def test_options_travel_as_variables_beside_those_of_the_runtime_environment(tmp_path):
     (tmp_path / "env.yaml").write_text("pip: [orjson]\nenv_vars: {A: b}\nexcludes: [data]\n")
     options = options_of(tmp_path, runtime_env=str(tmp_path / "env.yaml"), parallelism=4, cluster_id="orders")
