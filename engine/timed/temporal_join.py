@@ -6,9 +6,10 @@ was, and it goes out once, in the order of its key's times, with its event time.
 gains rows. A row at or behind the watermark is late: it is dropped and counted in ``num_late_records_dropped``. A
 version that comes late counts for the rows that wait.
 
-Of versions that have begun the last one of each key is kept, so state grows with keys. Of two versions of a key with
-the same time the one that came last counts. Null is no key: nothing is joined by it. With a time to live all versions
-of a key are forgotten for which neither a row nor a version came, nor a row went out, for so long by the clock.
+Of versions that have begun the last one of each key is kept, also where it says that the key is gone, so state grows
+with keys. Of two versions of a key with the same time the one that came last counts. Null is no key: nothing is joined
+by it. With a time to live all versions of a key are forgotten for which neither a row nor a version came, nor a row
+went out, for so long by the clock.
 
 Source: Flink's ``TemporalRowTimeJoinOperator``; it joins late rows with what is left of the versions. The join of
 records with a function of Python is `headrace.engine.joins.temporal`.

@@ -142,7 +142,10 @@ class TemporalState:
         return ids[is_row], found
 
     def _forget_until(self, watermark_ms: int) -> None:
-        """Forget versions that a later one has replaced for all rows to come."""
+        """Forget versions that a later one has replaced for all rows to come.
+
+        That a key is gone stays, too: a version of before may come late.
+        """
         versions = self._versions
         begun = versions.begun(watermark_ms)
         if not len(begun):
@@ -154,7 +157,7 @@ class TemporalState:
         order = sorted_rows([owners, versions.times[held], held])
         owners, held = owners[order], held[order]
         is_last = np.append(owners[1:] != owners[:-1], np.ones(min(1, len(owners)), np.bool_))
-        versions.store.remove(held[~is_last | (versions.store.numbers[held] == _IS_GONE)])
+        versions.store.remove(held[~is_last])
 
     def _make_room(self) -> None:
         rows, versions = self._rows, self._versions

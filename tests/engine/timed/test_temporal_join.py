@@ -178,6 +178,20 @@ def test_a_version_that_comes_late_counts_for_rows_that_wait():
     assert out(harness, 80) == [(2, 20)]
 
 
+def test_a_version_that_comes_late_does_not_bring_back_a_key_that_was_gone_later():
+    harness = started(is_left=True)
+    give(harness, 0, ("a", 1, 50), ("a", 2, 25))
+    gone = Batch.of_columns(columns_of([("a", 0, 30)], ROWS)).with_row_kinds(np.array([RowKind.DELETE], np.int8))
+    harness.operator.process_batch(gone, 1)
+    assert out(harness, 40) == [(2, None)]
+    give(harness, 1, ("a", 10, 20))
+    assert out(harness, 60) == [(1, None)]
+    give(harness, 1, ("a", 20, 65))
+    give(harness, 0, ("a", 3, 70))
+    assert out(harness, 80) == [(3, 20)]
+    assert harness.operator._state._versions.store.num_live == 1
+
+
 def test_versions_of_a_drained_program_stay():
     harness = started()
     give(harness, 1, ("a", 10, 5), ("a", 20, 30))
