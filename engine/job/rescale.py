@@ -34,6 +34,7 @@ from ..errors import (
 from ..execution.scheduling import slots_needed
 from ..graph.job_graph import JobGraph
 from ..graph.rescaling import requested_parallelism, rescaled
+from ..kernel.autoscaler_settings import AutoscalerSettings
 from ..kernel.machine import CancelTimer, Command, Reply, StartTimer
 from ..protocol.checkpoint_messages import CheckpointWanted
 from ..protocol.messages import RequestFailed, RescaleJob
@@ -126,9 +127,20 @@ def decided(job: Job, decision: Decision, now_ms: int) -> None:
         _begin_request(job, wanted, job_graph, [], view)
         return
     view = _with_change(job, view, job_graph, is_advice=True, ended_ms=now_ms)
-    if not job.record.rescales or job.record.rescales[-1].after != view.after:
+    if not _is_advised(job.record.rescales, view, job.settings.autoscaler):
         job.record.rescale_began(view)
         job.record.note(now_ms, f"would be rescaled: {_described(job_graph)}: {view.reason}")
+
+
+def _is_advised(past: list[RescaleView], view: RescaleView, settings: AutoscalerSettings) -> bool:
+    """Whether the same was advised last, or something else so lately that a job that had followed would settle still.
+
+    Else a load that is up and down would fill the record with advice.
+    """
+    if not past or not past[-1].is_advice:
+        return False
+    settles_ms = settings.stabilization_interval_ms + settings.metrics_window_ms
+    return past[-1].after == view.after or view.at_ms - past[-1].at_ms < settles_ms
 
 
 def _begin_request(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from control_harness import COORDINATOR, JOB, JOB_MANAGER, ControlWorld, edge, graph, settings, submission, vertex
@@ -106,6 +107,15 @@ def test_advice_is_written_down_once_and_changes_nothing():
     [advice] = w.jm.view().rescales
     assert advice.is_advice
     assert advice.as_json()["status"] == "ADVISED"
+
+
+def test_advice_that_changes_is_not_written_down_each_time():
+    w = world(num_slots=3, autoscaler=replace(SETTINGS, scaling_enabled=False)).run()
+    for number in range(30):
+        look(w, 0.94 + number % 3 / 50)
+    times = [one.at_ms for one in w.jm.view().rescales]
+    assert 1 < len(times) < 12
+    assert all(later - earlier >= 3_000 for earlier, later in itertools.pairwise(times))
 
 
 def test_what_a_lost_leader_had_begun_is_closed_by_the_next():
