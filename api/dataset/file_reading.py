@@ -111,10 +111,10 @@ class Reading:
 
 
 def _parquet_splits(path: str, folder_values: tuple[Any, ...]) -> Iterator[FileSplit]:
-    import pyarrow.parquet as pq
+    from ..formats.parquet_files import open_parquet
 
     fs, inside = filesystem_for(path)
-    with Reading(path), fs.open_input(inside) as file, pq.ParquetFile(file) as parquet:
+    with Reading(path), fs.open_input(inside) as file, open_parquet(file) as parquet:
         groups: list[int] = []
         size = 0
         for index in range(parquet.metadata.num_row_groups):
@@ -252,13 +252,11 @@ def _csv_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Ite
 
 
 def _parquet_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
-
-    from ..formats.parquet_files import int96_unit_of, row_group_batches
+    from ..formats.parquet_files import int96_unit_of, open_parquet, row_group_batches
 
     fs, inside = filesystem_for(split.path)
     unit = int96_unit_of(schema)
-    with fs.open_input(inside) as file, pq.ParquetFile(file, coerce_int96_timestamp_unit=unit) as parquet:
+    with fs.open_input(inside) as file, open_parquet(file, unit) as parquet:
         there = [name for name in schema.names if name in parquet.schema_arrow.names]
         if source.is_uniform and len(there) < len(schema.names):
             missing = next(name for name in schema.names if name not in there)

@@ -57,12 +57,12 @@ def parquet_types(paths: Sequence[str]) -> list[pa.Schema]:
 
 
 def _parquet_type(path: str) -> pa.Schema:
-    import pyarrow.parquet as pq
+    from ..formats.parquet_files import open_parquet, without_extensions
 
     try:
         fs, inside = filesystem_for(path)
-        with fs.open_input(inside) as file:
-            schema = plain_schema(pq.read_schema(file))
+        with fs.open_input(inside) as file, open_parquet(file) as parquet:
+            schema = plain_schema(without_extensions(parquet.schema_arrow))
     except (pa.ArrowException, StorageError) as error:
         message = f"a file cannot be read: {error}"
         raise SourceError(message, path=str(path)) from error

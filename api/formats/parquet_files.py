@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 
 from .contract import in_order
 
-__all__ = ["ParquetEncoder", "has_column", "int96_unit_of", "row_group_batches"]
+__all__ = [
+    "ParquetEncoder", "has_column", "int96_unit_of", "open_parquet", "row_group_batches", "without_extensions",
+]  # fmt: skip
 
 DECODED_ROWS = 65_536
 """Rows decoded at once, however few are asked for: a slow-paced reader must not decode row by row."""
@@ -26,6 +28,54 @@ ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 32 << 20
 """A row group is written when this much has come together (or at the end of its file): tiny ones make a file slow to
 read."""
+
+
+def open_parquet(file: Any, int96_unit: str | None = None) -> pq.ParquetFile:
+    """Open a file.
+
+    Args:
+        file: Where its bytes are.
+        int96_unit: In which times of 96 bits are read; None for nanoseconds.
+
+    Raises:
+        ArrowInvalid: If it is none, or names a type that somebody has registered in this process and that cannot be
+            made of what the file says of it.
+    """
+    try:
+        return pq.ParquetFile(file, coerce_int96_timestamp_unit=int96_unit)
+    except (pa.ArrowException, OSError):
+        raise
+    except Exception as error:
+        # Types that others register bring code that reads what a file says of them.
+        message = f"a column has a type that cannot be made of what the file says of it: {error!r:.300}"
+        raise pa.ArrowInvalid(message) from error
+
+
+def without_extensions(schema: pa.Schema) -> pa.Schema:
+    """Return columns with the types that values are stored in.
+
+    Whether Arrow makes a column one of an extension type depends on what else this process has imported (Ray Data
+    registers one whose values are pickles), and values of such types are made by code that trusts the file.
+    """
+    return pa.schema([field.with_type(_storage_of(field.type)) for field in schema], schema.metadata)
+
+
+def _storage_of(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _storage_of(kind.storage_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_storage_of(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_storage_of(kind.key_type), kind.item_field.with_type(_storage_of(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_storage_of(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_storage_of(kind.value_type)))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_storage_of(kind.value_type)), kind.list_size)
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _storage_of(kind.value_type), kind.ordered)
+    return kind
 
 
 def row_group_batches(
@@ -41,7 +91,9 @@ def row_group_batches(
     wanted = None if columns is None else list(columns)
     for group in groups:
         rows = _rows_at_once(file.metadata.row_group(group), columns)
-        yield from file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False)
+        for batch in file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
+            stored = without_extensions(batch.schema)
+            yield batch if stored.equals(batch.schema) else batch.cast(stored)
 
 
 def _rows_at_once(group: Any, columns: Sequence[str] | None) -> int:

@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import (
@@ -47,6 +46,7 @@ from ...arguments.places import absolute_place
 from ...formats.blocks import READ_ERRORS, compression_of
 from ...formats.csv_lexing import require_delimiter
 from ...formats.folders import of_folders
+from ...formats.parquet_files import open_parquet
 from ...formats.schemas import schema_of
 from ...formats.text import encoding_named, is_cut_by_newlines
 from .locations import find_files
@@ -349,7 +349,7 @@ def _cut_row_groups(fs: FileSystem, path: str, split_bytes: int) -> Iterator[tup
     """Runs of neighbouring row groups, (first, last + 1)."""
     try:
         with fs.open_input(path) as file:
-            metadata = pq.ParquetFile(file).metadata
+            metadata = open_parquet(file).metadata
     except READ_ERRORS as error:
         message = f"not a readable parquet file: {error}"
         raise SourceError(message, path=path) from error

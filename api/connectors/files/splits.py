@@ -23,7 +23,7 @@ from headrace.engine.errors import MalformedRecordError, SourceError, TypeMismat
 from ...formats.blocks import READ_ERRORS, RecordFile, csv_records_of
 from ...formats.contract import RecordFormat, Rejected, decode_all
 from ...formats.json_lines import JsonColumns, JsonRows
-from ...formats.parquet_files import has_column, row_group_batches
+from ...formats.parquet_files import has_column, open_parquet, row_group_batches, without_extensions
 from ...formats.text import TextLines
 from .identity import head_of, manner_of, require_same_file, require_same_manner, source_of
 from .locations import find_files
@@ -132,7 +132,7 @@ class ParquetSplit:
 
 
 def _opened(file: Any, settings: FileSettings) -> pq.ParquetFile:
-    return pq.ParquetFile(file, coerce_int96_timestamp_unit=settings.int96_unit)
+    return open_parquet(file, settings.int96_unit)
 
 
 def parquet_columns(settings: FileSettings) -> pa.Schema | None:
@@ -149,7 +149,7 @@ def parquet_columns(settings: FileSettings) -> pa.Schema | None:
                 with fs.open_input(files[0][0]) as file, _opened(file, settings) as parquet:
                     columns = None if settings.columns is None else list(settings.columns)
                     schema: pa.Schema = parquet.read_row_groups([], columns=columns).schema
-                    return schema.remove_metadata()
+                    return without_extensions(schema).remove_metadata()
         except (SourceError, *READ_ERRORS):
             return None  # the reader names the file and what is wrong with it
     return None
