@@ -137,7 +137,9 @@ def find_multi_joins(roots: Roots, _parallelism: int | None, *, is_enabled: bool
         if chain is not None and (is_enabled or chain.hinted):
             made = _made(node, chain)
         if made is None or chain is None:
-            chains[node.id] = _begun(node)
+            begun = _begun(node)
+            if begun is not None:
+                chains[node.id] = begun
             return node
         chains[node.id] = chain
         return made
@@ -145,12 +147,10 @@ def find_multi_joins(roots: Roots, _parallelism: int | None, *, is_enabled: bool
     return rewritten(roots, visit)
 
 
-def _begun(node: TableJoin) -> _Chain:
-    """The chain of one join."""
+def _begun(node: TableJoin) -> _Chain | None:
+    """The chain of one join; None if its condition reads no column, so that it is of no input."""
     names = {name: (0, name) for name in (node.inputs[0].schema or pa.schema([])).names}
-    begun = _extended(_Chain(node.inputs[:1], (), names, node.hinted_multi), node)
-    assert begun is not None
-    return begun
+    return _extended(_Chain(node.inputs[:1], (), names, node.hinted_multi), node)
 
 
 def _chain_below(node: Node, chains: dict[int, _Chain], is_read_once: Callable[[Node], bool]) -> _Chain | None:

@@ -45,6 +45,7 @@ APART = [
     "SELECT a.s, b.s, c.s FROM a JOIN b ON a.k = b.k JOIN c ON b.x = c.x",
     "SELECT a.s, b.s, c.s FROM a JOIN b ON a.k = b.k RIGHT JOIN c ON a.k = c.k",
     "SELECT a.s, b.s, c.s FROM a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON COALESCE(b.x, 7) = c.x",
+    "SELECT a.s, b.s, c.s FROM a LEFT JOIN b ON a.k = b.k AND CAST(NULL AS BOOLEAN) LEFT JOIN c ON a.k = c.k",
 ]
 
 
