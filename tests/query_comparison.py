@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import duckdb
 from query_generator import QueryGenerator, random_rows, random_settings
 from query_kit import by_duckdb, in_batch_mode, in_streaming_mode, tables_of
 
@@ -25,19 +26,27 @@ def answered(ask: Callable[[], Counter[Any]]) -> Answer:
         return f"refused: {error.message.splitlines()[0]}"
     except HeadraceError as error:
         return f"failed: {type(error).__name__}: {error}"
+    except duckdb.Error as error:
+        return f"failed in DuckDB: {error}"
 
 
 def mismatches(seed: Any, modes: tuple[str, ...] = ("batch", "streaming")) -> Iterator[tuple[str, str, Answer, Answer]]:
-    """Yield query, mode, answer and what DuckDB answers, where they differ."""
+    """Yield query, mode, answer and what DuckDB answers, where they differ.
+
+    Where DuckDB has no answer, as it compares texts with numbers otherwise, each mode is to have that of the first.
+    """
     tables, query = tables_of(*random_rows(seed)), QueryGenerator(seed).query()
-    expected = by_duckdb(query, tables)
+    expected = answered(lambda: by_duckdb(query, tables))
     settings = random_settings(seed)
     runs = {
         "batch": lambda: in_batch_mode(query, tables),
         "streaming": lambda: in_streaming_mode(query, tables, settings=settings),
     }
+    has_none = isinstance(expected, str)
     for mode in modes:
         found = answered(runs[mode])
+        if has_none and mode == modes[0]:
+            expected = found
         if found != expected:
             yield query, mode, found, expected
 

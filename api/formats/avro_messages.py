@@ -171,7 +171,7 @@ def avro_schema_of(schema: pa.Schema, name: str = "record") -> dict[str, Any]:
         ConfigurationError: If a type has none in Avro.
     """
     fields = [
-        {"name": field.name, "type": ["null", _type_of(field.type, f"{name}_{field.name}")], "default": None}
+        {"name": field.name, "type": ["null", _type_of(field.type, f"{name}.{field.name}")], "default": None}
         for field in schema
     ]
     return {"type": "record", "name": name, "fields": fields}

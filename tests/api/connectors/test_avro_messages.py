@@ -81,6 +81,13 @@ def test_bad_messages_are_told_by_their_places():
     assert (misfit.good.tolist(), [bad.index for bad in misfit.bad]) == ([1], [0])
 
 
+def test_rows_within_rows_have_names_of_their_own():
+    row = pa.struct([("v", pa.int64())])
+    made = AvroMessages(pa.schema([("a", pa.struct([("b", row)])), ("a_b", row)]))
+    rows = [{"a": {"b": {"v": 1}}, "a_b": {"v": 2}}]
+    assert made.decode(made.encode(Batch.of_rows(rows))).batch.columns.to_pylist() == rows
+
+
 def test_what_has_no_form_is_refused():
     with pytest.raises(ConfigurationError, match="Avro has no type for duration"):
         AvroMessages(pa.schema([("a", pa.duration("s"))]))
