@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,22 +188,24 @@ class KafkaServer:
         return self._run(consumer, *options, "--isolation-level", "read_committed").splitlines()
 
 
+_RUNNING: list[KafkaServer] = []
+"""The broker, once it runs: a fixture is another one in each module that imports it."""
+
+
 @pytest.fixture(scope="session")
-def kafka_server() -> Iterator[KafkaServer]:
-    """One broker for all tests; each makes topics of its own."""
-    if importlib.util.find_spec("confluent_kafka") is None:
-        pytest.skip("confluent-kafka is not installed")
-    executable = java()
-    if executable is None:
-        pytest.skip("there is no Java to run Kafka")
-    jars = fetched_jars()
-    directory = Path(tempfile.mkdtemp(prefix="headrace-kafka-", dir="/tmp"))
-    try:
+def kafka_server(request: pytest.FixtureRequest) -> KafkaServer:
+    """One broker for all tests of a process; each makes topics of its own."""
+    if not _RUNNING:
+        if importlib.util.find_spec("confluent_kafka") is None:
+            pytest.skip("confluent-kafka is not installed")
+        executable = java()
+        if executable is None:
+            pytest.skip("there is no Java to run Kafka")
+        jars = fetched_jars()
+        directory = Path(tempfile.mkdtemp(prefix="headrace-kafka-", dir="/tmp"))
+        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
         server = KafkaServer(jars, executable, directory)
+        request.config.add_cleanup(server.kill)
         server.start()
-        try:
-            yield server
-        finally:
-            server.kill()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        _RUNNING.append(server)
+    return _RUNNING[0]

@@ -275,7 +275,8 @@ PLAIN = {
         "get_name name uid set_uid_hash set_parallelism set_max_parallelism get_execution_environment select"
         " with_columns union connect join co_group get_side_output iterate window_all count_window_all"
         " rebalance rescale shuffle broadcast"
-        " global_ forward start_new_chain disable_chaining co_locate_with slot_sharing_group print execute_and_collect"
+        " global_ forward start_new_chain disable_chaining co_locate_with slot_sharing_group"
+        " print execute_and_collect live"
         " transform set_buffer_timeout set_description get_type cache force_non_parallel get_parallelism project"
     ),
     "KeyedStream": ("sum min max min_by max_by interval_join temporal_join as_queryable_state window count_window"),
