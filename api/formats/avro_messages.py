@@ -64,7 +64,10 @@ class AvroMessages(MessageFormat):
         self._as_read = pa.schema([field.with_type(_as_read(field.type)) for field in found])
         # Schemas as they are worked with, by their texts.
         self._parsed: dict[str, Any] = {}
-        self._parse(self._written)
+        try:
+            self._parse(self._written)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_parsed": {}}
@@ -95,6 +98,7 @@ class AvroMessages(MessageFormat):
     def _row(self, message: bytes) -> dict[str, Any] | str:
         """A message's fields, or why it has none."""
         text: str | None = self._written
+        library = _fastavro()  # what is not installed is no fault of the message
         try:
             if self._registry is not None:
                 number, text, message = self._registry.schema_of(message)
@@ -102,8 +106,8 @@ class AvroMessages(MessageFormat):
                     return f"the registry has no schema {number}"
             assert text is not None
             stream = io.BytesIO(message)
-            row = _fastavro().schemaless_reader(stream, self._parse(text), None)
-        except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, ConfigurationError) as error:
+            row = library.schemaless_reader(stream, self._parse(text), None)
+        except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as error:
             return str(error) or f"it is cut off ({type(error).__name__})"
         if stream.tell() != len(message):
             return f"{len(message) - stream.tell()} bytes are left behind it"
@@ -157,7 +161,7 @@ class AvroMessages(MessageFormat):
                 parsed = library.parse_schema(json.loads(text))
             except (ValueError, KeyError, TypeError, library.schema.SchemaParseException) as error:
                 message = f"it is no schema of Avro: {error!r:.300}"
-                raise ConfigurationError(message) from error
+                raise ValueError(message) from error
             if len(self._parsed) >= _MAX_SCHEMAS:
                 self._parsed.clear()
             self._parsed[text] = parsed

@@ -66,8 +66,9 @@ class SchemaRegistry:
         return number, self._text_of(number), message[_HEAD.size :]
 
     def _text_of(self, number: int) -> str | None:
+        client = self._connected()
         try:
-            return str(self._connected().get_schema(number).schema_str)
+            return str(client.get_schema(number).schema_str)
         except Exception as error:  # its HTTP library has errors of its own
             if getattr(error, "http_status_code", 0) == _NOT_FOUND:
                 return None
@@ -85,8 +86,9 @@ class SchemaRegistry:
             if self._subject is None:
                 message = "the subject must be named under which the schema of what is written is registered"
                 raise ConfigurationError(message)
+            client, registered = self._connected(), _library().Schema(schema, "AVRO")
             try:
-                self._written = self._connected().register_schema(self._subject, _library().Schema(schema, "AVRO"))
+                self._written = client.register_schema(self._subject, registered)
             except Exception as error:  # its HTTP library has errors of its own
                 if getattr(error, "http_status_code", 0) in _REFUSALS:
                     message = f"the schema registry refuses the schema for subject {self._subject!r}: {error}"

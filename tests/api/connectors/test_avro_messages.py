@@ -11,6 +11,7 @@ import io
 import json
 import random
 import struct
+import sys
 from decimal import Decimal
 
 import pyarrow as pa
@@ -102,6 +103,14 @@ def test_what_has_no_form_is_refused():
         AvroMessages({"a": "int64"}, SchemaRegistry("http://127.0.0.1:1")).decode([b"\0\0\0\0\1\0"])
     with pytest.raises(ConfigurationError, match="subject must be named"):
         AvroMessages({"a": "int64"}, SchemaRegistry("http://127.0.0.1:1")).encode(Batch.of_rows([{"a": 1}]))
+
+
+def test_a_client_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
+    made = AvroMessages({"a": "int64"}, SchemaRegistry("http://127.0.0.1:1", "t-value"))
+    for ask in (lambda: made.decode([b"\0\0\0\0\1\0"]), lambda: made.encode(Batch.of_rows([{"a": 1}]))):
+        with pytest.raises(ConfigurationError, match=r"confluent-kafka\[schemaregistry\]"):
+            ask()
 
 
 @pytest.mark.campaign
