@@ -9,6 +9,7 @@ they need not be opened or closed, and lines end with the place from which a lat
 from __future__ import annotations
 
 import html
+import os
 import re
 import sys
 import time
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.protocol.states import JobStatus
 
+from ..arguments.places import is_submitted
+
 if TYPE_CHECKING:
     from headrace.engine.protocol.views import JobView, VertexView
 
@@ -26,6 +29,7 @@ __all__ = [
     "LineProgress",
     "NotebookProgress",
     "TerminalProgress",
+    "default_progress",
     "ending_line",
     "format_count",
     "format_watermark",
@@ -329,3 +333,23 @@ class NotebookProgress:
             self._handle = display(content, display_id=True)
         else:
             self._handle.update(content)
+
+
+def default_progress() -> Callable[[JobView], None] | None:
+    """Who is told a job's views if the program does not say: a terminal, a log, a notebook, or none.
+
+    ``HEADRACE_PROGRESS`` says ``terminal`` (as ``headrace run`` does), ``lines`` or ``none``. Without it lines are
+    written for programs that Ray's job server runs, as their log is all that anybody sees of them.
+    """
+    wanted = os.environ.get("HEADRACE_PROGRESS", "")
+    if wanted == "none":
+        return None
+    if wanted == "terminal":
+        return TerminalProgress().update
+    if wanted == "lines" or is_submitted():
+        return LineProgress().update
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None and hasattr(shell, "kernel"):
+        return NotebookProgress().update
+    return None

@@ -25,8 +25,7 @@ from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.checkpoint.io import RestorePoint
-from headrace.engine.checkpoint.restore_check import RestoreReport, check_restore
+from headrace.engine.checkpoint.restore_check import RestoreReport
 from headrace.engine.connectors.contract import Source
 from headrace.engine.connectors.source_protocols import check_source
 from headrace.engine.connectors.sources import SourceOperator
@@ -36,7 +35,7 @@ from headrace.engine.functions.operator import COLLECT, PRINT, Operator
 from headrace.engine.graph.chaining import build_job_graph, num_slots
 from headrace.engine.graph.explain import explain_text, plan_json
 from headrace.engine.graph.job_graph import JobGraph
-from headrace.engine.graph.stream_graph import AdoptedMaxParallelism, StreamGraph, build_stream_graph
+from headrace.engine.graph.stream_graph import StreamGraph, build_stream_graph
 from headrace.engine.graph.transformations import OperatorKind, OperatorTransformation, Transformation
 from headrace.engine.kernel.config import (
     ClusterSettings,
@@ -45,13 +44,13 @@ from headrace.engine.kernel.config import (
     RestoreMode,
 )
 from headrace.engine.operators.event_time import WatermarkStrategy
-from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.reading.program_pickles import dump_program
 
 from ..arguments.data_types import Types, resolve_type, schema_of
 from ..arguments.known_columns import columns_of_source
-from ..arguments.places import absolute_place, check_shared_places, is_submitted
+from ..arguments.places import absolute_place, check_shared_places
 from ..jobs.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
+from ..jobs.progress import default_progress
 from ..jobs.shown_program import ProgramShown, is_only_shown
 from .absent_names import absence_of
 from .batch_mode import batch_checkpoints, is_batch
@@ -60,11 +59,12 @@ from .deployment import Deployment, DetachedJobExecutionResult
 from .environment_settings import (
     REST_PORT_VARIABLE,
     EnvironmentSettings,
+    checked_job_options,
     high_availability_from_environment,
     rest_from_environment,
     waiting_times_from_environment,
 )
-from .restoring import DryRunOver, Restore, restore_mode_of
+from .restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
@@ -157,18 +157,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         if "parallelism" in options:
             environment.set_parallelism(options.pop("parallelism"))
         environment._job_options.update(waiting_times_from_environment())
-        own = {"checkpoints", "restart", "restore_from", "attached", "state", "failover", "buffer_debloat_enabled"}
-        own |= {"restore_mode", "allow_non_restored_state", "savepoint_directory", "checkpoint_key_file", "autoscaler"}
-        known = [f.name for f in fields(JobSettings) if f.name not in own]
-        for name, value in options.items():
-            if name not in known:
-                choices = sorted({*known, *(f.name for f in fields(ClusterSettings)), *_OWN_OPTIONS})
-                message = f"no option is called {name!r}; there are {', '.join(choices)}"
-                raise ConfigurationError(message)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                message = f"{name} must be a whole number, 0 or more; got {value!r}"
-                raise ConfigurationError(message)
-            environment._job_options[name] = value
+        environment._job_options.update(checked_job_options(options, _OWN_OPTIONS))
         JobSettings(**environment._job_options)  # refuses what is out of range here, where it is written
         return environment
 
@@ -337,7 +326,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             self._transformations,
             chaining_enabled=self._chaining_enabled,
             max_parallelism=self._max_parallelism,
-            adopted=None if restore_from is None else _adopted_from(restore_from),
+            adopted=None if restore_from is None else adopted_from(restore_from),
         )
 
     def get_job_graph(self, job_name: str = _DEFAULT_JOB_NAME) -> JobGraph:
@@ -495,7 +484,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         _check_picklable(job_graph)
         if os.environ.get("HEADRACE_DRY_RUN") == "1" and settings.restore_from is not None:
             path, is_allowed = settings.restore_from, settings.allow_non_restored_state
-            raise DryRunOver(self._report_of(job_graph, path, is_allowed, open_functions=True))
+            raise DryRunOver(restore_report(job_graph, path, is_allowed, open_functions=True))
         cluster = self._connect()
         if cluster.may_span_machines():
             is_directory_named = self._checkpoints.is_storage_dir_named()
@@ -504,7 +493,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         listeners: dict[str, ReportListener] = {PRINT: print_report}
         if collecting:
             listeners[COLLECT] = lambda operator, subtask, value: collecting[operator].listen(operator, subtask, value)
-        progress = on_progress or self._on_progress or _default_progress()
+        progress = on_progress or self._on_progress or default_progress()
         client = JobClient(cluster, job_id, job_name, on_progress=progress, on_report=listeners)
         for rows in collecting.values():
             rows.follow(client)
@@ -537,21 +526,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             ProgramError: If there is no program.
         """
         job_graph = self._job_graph(_DEFAULT_JOB_NAME, absolute_place(path))
-        return self._report_of(job_graph, path, allow_non_restored_state, open_functions=open_functions)
-
-    @staticmethod
-    def _report_of(
-        job_graph: JobGraph, path: str | os.PathLike[str], allow_non_restored_state: bool, *, open_functions: bool
-    ) -> RestoreReport:
-        key_file = job_graph.settings.checkpoint_key_file
-        storage, manifest = CheckpointStorage.from_manifest(absolute_place(path), key_file)
-        return check_restore(
-            RestorePoint(manifest, storage.uri, is_requested=True),
-            job_graph,
-            backend=job_graph.settings.state.backend,
-            allow_non_restored_state=allow_non_restored_state,
-            open_functions=open_functions,
-        )
+        return restore_report(job_graph, path, allow_non_restored_state, open_functions=open_functions)
 
     def _connect(self) -> Cluster:
         if self._cluster is None:
@@ -654,38 +629,3 @@ def _check_picklable(job_graph: JobGraph) -> None:
                     "Make what cannot be sent to another process (locks, connections, files) in the function's open()."
                 )
                 raise ProgramError(message, hint=hint, operator=link.name) from error
-
-
-def _default_progress() -> ProgressListener | None:
-    """Who is told a job's views if the program does not say: a terminal, a log, a notebook, or none.
-
-    ``HEADRACE_PROGRESS`` says ``terminal`` (as ``headrace run`` does), ``lines`` or ``none``. Without it lines are
-    written for programs that Ray's job server runs, as their log is all that anybody sees of them.
-    """
-    wanted = os.environ.get("HEADRACE_PROGRESS", "")
-    if wanted == "none":
-        return None
-    if wanted == "terminal":
-        from ..jobs.progress import TerminalProgress
-
-        return TerminalProgress().update
-    if wanted == "lines" or is_submitted():
-        from ..jobs.progress import LineProgress
-
-        return LineProgress().update
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    if shell is not None and hasattr(shell, "kernel"):
-        from ..jobs.progress import NotebookProgress
-
-        return NotebookProgress().update
-    return None
-
-
-def _adopted_from(place: str) -> AdoptedMaxParallelism | None:
-    """The numbers of key groups of a snapshot; None if it cannot be read from here, which a restore will tell."""
-    try:
-        _, manifest = CheckpointStorage.locate(place)
-    except HeadraceError:
-        return None
-    return AdoptedMaxParallelism.of(manifest, place)

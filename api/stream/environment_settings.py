@@ -9,9 +9,9 @@ Source: PyFlink's ``StreamExecutionEnvironment``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -54,6 +54,13 @@ _OWN = (
     "_autoscaler",
 )  # fmt: skip
 """What a program says of its jobs."""
+
+
+_WITH_SETTERS = {
+    "allow_non_restored_state", "attached", "autoscaler", "buffer_debloat_enabled", "checkpoint_key_file",
+    "checkpoints", "failover", "restart", "restore_from", "restore_mode", "savepoint_directory", "state",
+}  # fmt: skip
+"""Fields of `JobSettings` that are said in another way than by an option of that name."""
 
 
 class RuntimeExecutionMode(Enum):
@@ -460,3 +467,25 @@ def _checked_max_parallelism(max_parallelism: Any) -> int:
         message = f"max_parallelism must be between 1 and {MAX_MAX_PARALLELISM}; got {max_parallelism!r}"
         raise ConfigurationError(message)
     return max_parallelism
+
+
+def checked_job_options(options: Mapping[str, Any], others: Iterable[str]) -> dict[str, int]:
+    """Check the options that have no setter of their own, which are whole numbers.
+
+    Args:
+        options: By the names of `JobSettings`.
+        others: Options that are known elsewhere, for the message.
+
+    Raises:
+        ConfigurationError: If one does not exist, or is no whole number.
+    """
+    known = [one.name for one in fields(JobSettings) if one.name not in _WITH_SETTERS]
+    for name, value in options.items():
+        if name not in known:
+            choices = sorted({*known, *(one.name for one in fields(ClusterSettings)), *others})
+            message = f"no option is called {name!r}; there are {', '.join(choices)}"
+            raise ConfigurationError(message)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            message = f"{name} must be a whole number, 0 or more; got {value!r}"
+            raise ConfigurationError(message)
+    return dict(options)

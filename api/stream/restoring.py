@@ -9,13 +9,17 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.engine.checkpoint.restore_check import RestoreReport
-from headrace.engine.errors import ConfigurationError
+from headrace.engine.checkpoint.io import RestorePoint
+from headrace.engine.checkpoint.restore_check import RestoreReport, check_restore
+from headrace.engine.errors import ConfigurationError, HeadraceError
+from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.graph.stream_graph import AdoptedMaxParallelism
 from headrace.engine.kernel.config import JobSettings, RestoreMode
+from headrace.state.checkpoints.storage import CheckpointStorage
 
-from ..arguments.places import lasting_place
+from ..arguments.places import absolute_place, lasting_place
 
-__all__ = ["DryRunOver", "Restore", "restore_mode_of"]
+__all__ = ["DryRunOver", "Restore", "adopted_from", "restore_mode_of", "restore_report"]
 
 
 class DryRunOver(SystemExit):
@@ -84,3 +88,31 @@ def restore_mode_of(value: RestoreMode | str) -> RestoreMode:
             return mode
     message = f"the restore mode must be one of {', '.join(mode.value for mode in RestoreMode)}; got {value!r}"
     raise ConfigurationError(message)
+
+
+def restore_report(
+    job_graph: JobGraph, path: str | os.PathLike[str], allow_non_restored_state: bool, *, open_functions: bool
+) -> RestoreReport:
+    """Say what would come of starting a job from a snapshot.
+
+    Raises:
+        CheckpointNotFoundError, CheckpointCorruptError, CheckpointMismatchError: If there is no sound snapshot.
+    """
+    key_file = job_graph.settings.checkpoint_key_file
+    storage, manifest = CheckpointStorage.from_manifest(absolute_place(path), key_file)
+    return check_restore(
+        RestorePoint(manifest, storage.uri, is_requested=True),
+        job_graph,
+        backend=job_graph.settings.state.backend,
+        allow_non_restored_state=allow_non_restored_state,
+        open_functions=open_functions,
+    )
+
+
+def adopted_from(place: str) -> AdoptedMaxParallelism | None:
+    """Return the numbers of key groups of a snapshot; None if it cannot be read from here, as a restore will tell."""
+    try:
+        _, manifest = CheckpointStorage.locate(place)
+    except HeadraceError:
+        return None
+    return AdoptedMaxParallelism.of(manifest, place)
