@@ -29,13 +29,13 @@ from typing import Any
 
 from headrace.engine.errors import InternalError, raise_from_outside
 from headrace.engine.kernel.link import Frame, LinkTiming
-from headrace.engine.kernel.machine import Address, CancelOffload, Command, Offload, OffloadCompleted, SpawnHost
-from headrace.state.reading.program_pickles import dump_program, load_program
+from headrace.engine.kernel.machine import Address, CancelOffload, Offload, OffloadCompleted, SpawnHost
 
 from ..hosts.host import HostKernel, MachineFactory
 from ..hosts.host_system import AskTimedOutError, HostGoneError
 from ..hosts.interrupts import Interrupts
 from .faults import FaultPlan, Range
+from .processes import HostKilled, SimHost, build_checked, copied
 from .virtual_loop import VirtualLoop
 
 __all__ = ["EPOCH_MS", "HostKilled", "SimSystem", "SimulationHangError"]
@@ -51,51 +51,6 @@ STORY_LENGTH = 400
 
 class SimulationHangError(InternalError):
     """A simulated run did not come to what it was run for; the text ends with its last events."""
-
-
-class HostKilled(BaseException):
-    """Unwinds a simulated process that dies in the middle of something."""
-
-    strikes_from_outside = True
-
-
-class _SimHost:
-    """A simulated process."""
-
-    __slots__ = (
-        "actors",
-        "busy_until",
-        "children",
-        "frozen_until",
-        "is_alive",
-        "kernel",
-        "name",
-        "node",
-        "parent",
-        "started",
-        "told_node",
-        "turn_at",
-    )
-
-    def __init__(
-        self, name: str, parent: str | None, kernel: HostKernel, actors: tuple[tuple[str, MachineFactory], ...]
-    ) -> None:
-        self.name = name
-        self.parent = parent
-        self.kernel = kernel
-        self.actors = actors
-        # Where it is; empty if on no node. And where its parent is told that it is.
-        self.node = ""
-        self.told_node = ""
-        self.children: list[str] = []
-        self.is_alive = True
-        # False while the process is starting.
-        self.started = False
-        # Nothing happens in it before these times (microseconds).
-        self.frozen_until = 0
-        self.busy_until = 0
-        # When its next turn is planned; None if it waits for something to arrive.
-        self.turn_at: int | None = None
 
 
 class SimSystem:
@@ -145,7 +100,7 @@ class SimSystem:
         # (time, number, what to do, its arguments); the number makes equal times an order.
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
-        self._hosts: dict[str, _SimHost] = {}
+        self._hosts: dict[str, SimHost] = {}
         self._dead: set[str] = set()
         # Which occurrences of points on mortal hosts kill.
         self._kills_at = set(faults.kills_at)
@@ -319,7 +274,7 @@ class SimSystem:
         faults = self.faults
         chance = self._random.random
         if faults.pickle_messages:
-            frame = frame._replace(parcels=_copy(frame.parcels))
+            frame = frame._replace(parcels=copied(frame.parcels))
         begins_ms, ends_ms = faults.weather_ms
         if not begins_ms <= self.now_ms < ends_ms:
             self._at(self._draw(faults.travel_ms), self._arrive, frame)
@@ -339,7 +294,7 @@ class SimSystem:
             message = "a host's name must be fresh"
             raise InternalError(message, host=command.host, parent=parent)
         if self.faults.pickle_messages:
-            command = SpawnHost(command.host, _copy(command.actors), command.resources, command.avoid)
+            command = SpawnHost(command.host, copied(command.actors), command.resources, command.avoid)
         self._create(None if command.resources.get("detached") else parent, command)
 
     def stop(self, parent: str, host: str) -> None:
@@ -396,7 +351,7 @@ class SimSystem:
 
     def _create(self, parent: str | None, command: SpawnHost) -> None:
         kernel = HostKernel(command.host, self, self._timing)
-        host = self._hosts[command.host] = _SimHost(command.host, parent, kernel, command.actors)
+        host = self._hosts[command.host] = SimHost(command.host, parent, kernel, command.actors)
         if parent is not None:
             self._hosts[parent].children.append(command.host)
             host.node = self._place(self._hosts[parent], command)
@@ -404,7 +359,7 @@ class SimSystem:
             host.told_node = "" if is_untold else host.node
         self._at(self._draw(self.faults.spawn_ms), self._begin, host)
 
-    def _place(self, parent: _SimHost, command: SpawnHost) -> str:
+    def _place(self, parent: SimHost, command: SpawnHost) -> str:
         """Choose a node: in turn, and one to be avoided only if there is no other."""
         if command.resources.get("colocate") or not self.faults.num_nodes:
             return parent.node
@@ -416,27 +371,27 @@ class SimSystem:
         """The node of a living host; empty if it is on none."""
         return self._hosts[host].node
 
-    def _begin(self, host: _SimHost) -> None:
+    def _begin(self, host: SimHost) -> None:
         if not host.is_alive or self._defer(host, self._begin, host):
             return
         self._tell(host.name, "starts")
         host.started = True
         try:
-            actors = tuple((actor, functools.partial(_build_checked, build)) for actor, build in host.actors)
+            actors = tuple((actor, functools.partial(build_checked, build)) for actor, build in host.actors)
             host.kernel.start(actors, host.node)
         except HostKilled:
             self._die(host, "killed while starting")
             return
         self._wake(host)
 
-    def _wake(self, host: _SimHost, delay: int = 0) -> None:
+    def _wake(self, host: SimHost, delay: int = 0) -> None:
         """Plan a turn, unless an earlier one is planned."""
         time = max(self._now + delay, host.busy_until, host.frozen_until)
         if host.started and host.is_alive and (host.turn_at is None or host.turn_at > time):
             host.turn_at = time
             self._at(time - self._now, self._turn, host, time)
 
-    def _turn(self, host: _SimHost, planned: int) -> None:
+    def _turn(self, host: SimHost, planned: int) -> None:
         if host.turn_at != planned or not host.is_alive:
             return  # replaced by an earlier one
         host.turn_at = None
@@ -467,7 +422,7 @@ class SimSystem:
         host.kernel.receive(frame)
         self._wake(host)
 
-    def _deliver_ask(self, host: _SimHost, actor: str, request: Any, answers: list[Any]) -> None:
+    def _deliver_ask(self, host: SimHost, actor: str, request: Any, answers: list[Any]) -> None:
         if not host.is_alive:
             return
         if not host.started:
@@ -506,7 +461,7 @@ class SimSystem:
             host.kernel.pinged(name, step_ms, "simulated step" if step_ms else "", None, node)
             self._wake(host)
 
-    def _do_offloaded(self, host: _SimHost, actor: str, work: Offload) -> None:
+    def _do_offloaded(self, host: SimHost, actor: str, work: Offload) -> None:
         if not host.is_alive:
             self._do_stray(host, work)
             return
@@ -544,24 +499,24 @@ class SimSystem:
         result = self._loop.run_until_complete(_awaited(work))
         return result, int((self._loop.time() - before) * 1_000_000)
 
-    def _do_stray(self, host: _SimHost, work: Offload) -> None:
+    def _do_stray(self, host: SimHost, work: Offload) -> None:
         """A write that was on its way when its sender died."""
         if self.faults.stray_work and self._random.random() < self.faults.stray_work:
             self._tell(host.name, f"stray {work.name}")
             with contextlib.suppress(Exception, HostKilled, SystemExit, GeneratorExit):
                 self._do(work)
 
-    def _completion_arrives(self, host: _SimHost, actor: str, completed: OffloadCompleted) -> None:
+    def _completion_arrives(self, host: SimHost, actor: str, completed: OffloadCompleted) -> None:
         if host.is_alive and not self._defer(host, self._completion_arrives, host, actor, completed):
             host.kernel.post(actor, completed)
             self._wake(host)
 
-    def _notice(self, parent: _SimHost, name: str, reason: str, node: str) -> None:
+    def _notice(self, parent: SimHost, name: str, reason: str, node: str) -> None:
         if parent.is_alive and not self._defer(parent, self._notice, parent, name, reason, node):
             parent.kernel.child_terminated(name, reason, node)
             self._wake(parent)
 
-    def _defer(self, host: _SimHost, action: Callable[..., None], *arguments: Any) -> bool:
+    def _defer(self, host: SimHost, action: Callable[..., None], *arguments: Any) -> bool:
         """Put off what happens to a frozen host until it wakes; the order is kept."""
         if host.frozen_until <= self._now:
             return False
@@ -585,7 +540,7 @@ class SimSystem:
             self.num_kills += 1
             raise HostKilled
 
-    def _mortals(self) -> list[_SimHost]:
+    def _mortals(self) -> list[SimHost]:
         return [h for h in self._hosts.values() if h.is_alive and h.name not in self.faults.immortal]
 
     def _kill_any(self) -> None:
@@ -619,12 +574,12 @@ class SimSystem:
         if mortals:
             self._freeze(mortals[int(self._random.random() * len(mortals))], self._draw(self.faults.freeze_ms))
 
-    def _freeze(self, host: _SimHost, duration: int) -> None:
+    def _freeze(self, host: SimHost, duration: int) -> None:
         self.num_freezes += 1
         self._tell(host.name, f"freezes for {duration / 1_000} ms")
         host.frozen_until = max(host.frozen_until, self._now + duration)
 
-    def _die(self, host: _SimHost, reason: str) -> None:
+    def _die(self, host: SimHost, reason: str) -> None:
         self._tell(host.name, f"ends: {reason}")
         host.is_alive = False
         del self._hosts[host.name]
@@ -653,24 +608,3 @@ async def _awaited(work: Offload) -> Any:
 def _host_gone(address: Address) -> HostGoneError:
     message = "the host is gone"
     return HostGoneError(message, host=address.host)
-
-
-def _copy(value: Any) -> Any:
-    """As it arrives in another process."""
-    return load_program(dump_program(value))
-
-
-def _build_checked(build: MachineFactory, address: Address) -> Any:
-    """Build a machine; one that can check itself does so after each event."""
-    machine: Any = build(address)
-    check = getattr(machine, "check", None)
-    if check is not None:
-        handle = machine.handle
-
-        def handle_and_check(event: Any, now_ms: int) -> list[Command]:
-            commands: list[Command] = handle(event, now_ms)
-            check()
-            return commands
-
-        machine.handle = handle_and_check
-    return machine
