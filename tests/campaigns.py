@@ -46,9 +46,9 @@ TIMES_THE_EXAMPLES = {EVERY_RUN: 0.125, "short": 0.4, "campaign": 1, RANDOM: 5}
 """By profile, how many times the examples of a campaign a property sees."""
 
 
-def campaign(*values: Any) -> Any:
-    """One parameter set of a test, for campaigns only."""
-    return pytest.param(*values, marks=pytest.mark.campaign)
+def campaign(*values: Any, lane: str | None = None) -> Any:
+    """One parameter set of a test, for campaigns only; in that lane, if one is given (`tests/lanes.py`)."""
+    return pytest.param(*values, marks=[pytest.mark.campaign, *([pytest.mark.lane(lane)] if lane else [])])
 
 
 TIMES_THE_BLOCKS = "HEADRACE_TIMES_THE_BLOCKS"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES, leave_most
 from hypothesis import HealthCheck, settings
+from lanes import is_in_this_run, known, lanes_of
 from shared_rewriting import rewrite_own_part
 
 for profile, times in TIMES_THE_EXAMPLES.items():
@@ -39,11 +40,12 @@ MEMORY = Path("/dev/shm")
 ENOUGH_BYTES = 1 << 30
 """How much room it must have: a run has some 100 MB at a time, but containers may give it 64 MB in all."""
 
-SERVERS = {"kafka_server", "postgresql", "zookeeper"}
-"""Fixtures that start a server, which takes seconds of a core: only one process of a run does."""
-
 _rays_of_this_process: list[Path] = []
 """The folder in which Rays of this process, and of programs that it starts, find each other; it alone uses it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lane", metavar="NAME", type=known, help="only tests that need this server (tests/lanes.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,14 +90,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     have nothing left to do.
     """
     leave_most(items)
+    keep_lanes(config, items)
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
-        else:
-            for server in servers_of(item):
-                item.add_marker(pytest.mark.xdist_group(server))
+        elif lanes := lanes_of(item):  # a server takes seconds of a core to start: only one process of a run does it
+            item.add_marker(pytest.mark.xdist_group(min(lanes)))
     items.sort(key=turn_of if hasattr(config, "workerinput") else needs_no_ray)
 
 
@@ -110,11 +112,13 @@ def needs_no_ray(item: pytest.Item) -> bool:
     return "no_ray" in getattr(item, "fixturenames", ())
 
 
-def servers_of(item: pytest.Item) -> set[str]:
-    """The servers that a test asks for, as a fixture or by a parameter of one."""
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    named = {parameter for parameter in parameters if isinstance(parameter, str)}
-    return SERVERS & named.union(getattr(item, "fixturenames", ()))
+def keep_lanes(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of other lanes than those of this run."""
+    wanted = config.getoption("lane")
+    left = [item for item in items if not is_in_this_run(lanes_of(item), wanted)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -85,6 +85,13 @@ def started(directory: Path) -> Iterator[str]:
             server.kill()
 
 
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running server; each test uses paths of its own."""
+    with started(tmp_path_factory.mktemp("zookeeper")) as address:
+        yield address
+
+
 def serves(port: int) -> bool:
     """Whether it makes sessions: it listens long before, and the first one takes a while."""
     from kazoo.client import KazooClient

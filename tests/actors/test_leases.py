@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
-import zookeeper_server
 from free_ports import free_port
+from zookeeper_server import zookeeper  # noqa: F401 - a fixture
 
 from headrace.actors import head
 from headrace.actors.head import open_lease
@@ -24,12 +24,6 @@ from headrace.state.files.memory import MemoryFileSystem
 
 LEASE_MS = 3_000
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory):
-    with zookeeper_server.started(tmp_path_factory.mktemp("zookeeper")) as address:
-        yield address
 
 
 class Stores:
@@ -48,7 +42,7 @@ class Stores:
         return self.settings.lease_store == "files"
 
 
-@pytest.fixture(params=["disk", "memory", "zookeeper"])
+@pytest.fixture(params=["disk", "memory", pytest.param("zookeeper", marks=pytest.mark.lane("zookeeper"))])
 def stores(request, tmp_path):
     directory = str(tmp_path) if request.param != "memory" else f"memory://leases-{next(_numbers)}"
     lease_store = "files"
@@ -258,7 +252,7 @@ def test_terms_do_not_overlap():
 
 
 # ------------------------------------------------------------------------------------------------------------ zookeeper
-def test_a_session_that_is_lost_is_a_lease_that_is_free(zookeeper):
+def test_a_session_that_is_lost_is_a_lease_that_is_free(zookeeper):  # noqa: F811
     stores = Stores(HighAvailabilitySettings("/nowhere", "c", f"zookeeper://{zookeeper}/lost", lease_ms=400))
     first, second = stores.open(), stores.open()
     acquired = acquire(first)
@@ -283,7 +277,7 @@ def test_a_session_that_is_lost_is_a_lease_that_is_free(zookeeper):
     second.close()
 
 
-def test_what_the_servers_refuse_for_another_reason_is_an_error_and_no_lost_race(zookeeper):
+def test_what_the_servers_refuse_for_another_reason_is_an_error_and_no_lost_race(zookeeper):  # noqa: F811
     """A candidate that has lost a race looks again at once: here it would for ever, and nobody would know why."""
     from kazoo.client import KazooClient
     from kazoo.security import make_acl
@@ -304,7 +298,7 @@ def test_what_the_servers_refuse_for_another_reason_is_an_error_and_no_lost_race
         admin.close()
 
 
-def test_the_lease_is_as_long_as_the_servers_allow(zookeeper):
+def test_the_lease_is_as_long_as_the_servers_allow(zookeeper):  # noqa: F811
     stores = Stores(HighAvailabilitySettings("/nowhere", "c", f"zookeeper://{zookeeper}/long", lease_ms=60_000))
     store = stores.open()
     assert acquire(store).lease_ms == 4_000

@@ -113,7 +113,6 @@ def test_a_client_that_is_not_installed_is_named(monkeypatch):
             ask()
 
 
-@pytest.mark.campaign
 def test_a_registry_knows_which_schema_each_message_is_of(registry_url):  # noqa: F811
     older = AvroMessages({"a": "int64", "gone": "string"}, SchemaRegistry(registry_url, "t-value"))
     newer = AvroMessages({"a": "int64", "b": "double"}, SchemaRegistry(registry_url, "t-value"))
@@ -125,12 +124,13 @@ def test_a_registry_knows_which_schema_each_message_is_of(registry_url):  # noqa
     assert ["no schema 999" in decoded.bad[0].cause, "number of a schema" in decoded.bad[1].cause] == [True, True]
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("name", ["avro", "avro-confluent"])
-def test_tables_of_avro(name, registry_url, kafka_server):  # noqa: F811
+@pytest.mark.parametrize("name", ["avro", pytest.param("avro-confluent", marks=pytest.mark.lane("registry"))])
+def test_tables_of_avro(name, request, kafka_server):  # noqa: F811
     topic = kafka_server.create_topic(2)
     t = TableEnvironment.create(parallelism=2, actor_system="local")
-    more = f", 'avro-confluent.url' = '{registry_url}'" if name == "avro-confluent" else ""
+    more = ""
+    if name == "avro-confluent":
+        more = f", 'avro-confluent.url' = '{request.getfixturevalue('registry_url')}'"
     t.execute_sql(f"""
         CREATE TABLE t (k STRING, v BIGINT, r ROW<x DOUBLE, ts TIMESTAMP(3)>)
         WITH ('connector' = 'kafka', 'topic' = '{topic}', 'properties.bootstrap.servers' = '{kafka_server.address}',

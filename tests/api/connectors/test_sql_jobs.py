@@ -56,14 +56,16 @@ class PostgresqlTable:
             return rows, connection.execute(query).fetchall() if there != (None,) else []
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.slow, pytest.mark.lane("postgresql")])])
 def table(request, tmp_path):
     if request.param == "sqlite":
         return SqliteTable(tmp_path)
     return PostgresqlTable(request.getfixturevalue("postgresql"))
 
 
-ON_SQLITE_IN_EVERY_RUN = pytest.mark.parametrize("table", ["sqlite", campaign("postgresql")], indirect=True)
+ON_SQLITE_IN_EVERY_RUN = pytest.mark.parametrize(
+    "table", ["sqlite", campaign("postgresql", lane="postgresql")], indirect=True
+)
 """Of tests that take seconds: what they need of a database is in the contract, which runs on both every time."""
 
 

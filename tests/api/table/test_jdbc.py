@@ -57,7 +57,7 @@ class Postgresql:
             return connection.execute(query).fetchall()
 
 
-@pytest.fixture(params=["sqlite", campaign("postgresql")])
+@pytest.fixture(params=["sqlite", campaign("postgresql", lane="postgresql")])
 def database(request, tmp_path):
     return Sqlite(tmp_path) if request.param == "sqlite" else Postgresql(request.getfixturevalue("postgresql"))
 

@@ -1,0 +1,56 @@
+"""Which tests a lane has, and which lanes a run of ``.ci/run`` has."""
+
+from __future__ import annotations
+
+import pytest
+from lanes import IN_EVERY_RUN, all_lanes, changed_lanes, in_turn, is_in_this_run, known, lanes_of, modules_of
+from zookeeper_server import zookeeper  # noqa: F401 - a fixture
+
+
+def test_each_server_is_a_lane_that_has_tests():
+    lanes = all_lanes()
+    assert {"kafka", "postgresql", "registry", "zookeeper"} <= set(lanes)
+    assert not [lane for lane in lanes if not modules_of(lane)]
+
+
+@pytest.mark.lane("kafka")
+def test_a_mark_puts_a_test_into_a_lane(request):
+    assert lanes_of(request.node) == {"kafka"}
+
+
+@pytest.mark.lane("kafka")
+def test_so_does_a_fixture_of_a_server(request, zookeeper):  # noqa: F811
+    assert lanes_of(request.node) == {"kafka", "zookeeper"}
+
+
+def test_a_run_of_no_lane_has_what_needs_no_other_servers_than_its_own():
+    assert is_in_this_run(set(), None)
+    assert is_in_this_run({"kafka", "postgresql"}, None)
+    assert not is_in_this_run({"kafka", "zookeeper"}, None)
+    assert is_in_this_run({"kafka", "zookeeper"}, "zookeeper")
+    assert not is_in_this_run({"kafka"}, "zookeeper")
+    assert not is_in_this_run(set(), "zookeeper")
+
+
+def test_an_unknown_lane_is_named_with_the_nearest_one():
+    with pytest.raises(pytest.UsageError, match=r"no lane 'zookeper', .* did you mean 'zookeeper'\?"):
+        known("zookeper")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_each_lane_has_its_turn(number):
+    names = ["a", "b", "c", "d"]
+    turns = [in_turn(names, number, turn) for turn in range(len(names))]
+    assert {lane for lanes in turns for lane in lanes} == set(names)
+    assert all(len(lanes) == len(set(lanes)) == min(number, len(names)) for lanes in turns)
+
+
+def test_what_has_changed_brings_its_lane():
+    assert changed_lanes(["actors/zookeeper_lease.py", "docs/guide/kafka.md"]) == {"zookeeper"}
+    assert changed_lanes(["state/checkpoints/leases.py"]) == {"zookeeper"}
+    assert changed_lanes(["tests/registry_server.py", "tests/api/connectors/kafka/test_sink.py"]) >= {
+        "registry",
+        "kafka",
+    }
+    assert changed_lanes(["README.md", "engine/task/task.py"]) == set()
+    assert frozenset(all_lanes()) - IN_EVERY_RUN >= {"registry", "zookeeper"}
