@@ -123,7 +123,7 @@ class Execution:
         attempt: Its id, never used again.
         place: The slot it was given.
         state: Changed by `transition` only.
-        entered_ms: When it came into each state, epoch milliseconds.
+        entered_ms: When it came into each state, by the state's name, epoch milliseconds.
     """
 
     __slots__ = ("attempt", "entered_ms", "place", "state")
@@ -142,7 +142,7 @@ class Execution:
         self.attempt = attempt
         self.place = place
         self.state = TaskState.CREATED
-        self.entered_ms: dict[TaskState, int] = {}
+        self.entered_ms: dict[str, int] = {}
 
     def can_become(self, state: TaskState) -> bool:
         """Whether the table allows the change."""
@@ -157,7 +157,7 @@ class Execution:
         check_transition(self.attempt, self.state, state, log)
         log.add(now_ms, self.attempt, f"{self.state.value} -> {state.value}{f' ({why})' if why else ''}")
         self.state = state
-        self.entered_ms[state] = now_ms
+        self.entered_ms[state._value_] = now_ms
 
 
 class ExecutionVertex:
@@ -233,8 +233,8 @@ class ExecutionGraph:
 
     def attempt_numbers(self, vertex: VertexId) -> tuple[int, ...]:
         """The deployment that each subtask's current execution is of, -1 before its first."""
-        current = (subtask.current for subtask in self.vertices[vertex])
-        return tuple(-1 if execution is None else execution.attempt.attempt for execution in current)
+        current = [subtask.current for subtask in self.vertices[vertex]]
+        return tuple([-1 if execution is None else execution.attempt.attempt for execution in current])
 
     def find(self, attempt: ExecutionAttemptId) -> Execution | None:
         """The current execution of that id; None for an old or foreign one."""
@@ -274,8 +274,7 @@ class ExecutionGraph:
 
     def state_counts(self, vertex: VertexId) -> dict[str, int]:
         """How many subtasks of a vertex are in which state."""
-        states = (
-            subtask.current.state.value if subtask.current else TaskState.CREATED.value
-            for subtask in self.vertices[vertex]
+        counts = Counter(
+            [subtask.current.state if subtask.current else _T.CREATED for subtask in self.vertices[vertex]]
         )
-        return dict(Counter(states))
+        return {state.value: number for state, number in counts.items()}

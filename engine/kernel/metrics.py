@@ -28,6 +28,7 @@ __all__ = [
     "Meter",
     "MetricGroup",
     "MetricValue",
+    "added",
     "as_numbers",
     "combined",
 ]
@@ -314,19 +315,22 @@ def _gauge_value(name: str, function: Callable[[], Any]) -> float:
 
 def combined(reports: Iterable[dict[str, MetricValue]]) -> dict[str, float]:
     """Add up the metrics of several subtasks, as plain numbers: a distribution becomes its figures."""
+    return as_numbers(added(reports))
+
+
+def added(reports: Iterable[dict[str, MetricValue]]) -> dict[str, MetricValue]:
+    """Add up the metrics of several subtasks; distributions are merged."""
     totals: dict[str, MetricValue] = {}
     for report in reports:
         for name, value in report.items():
             known = totals.get(name)
-            if isinstance(value, DistributionValue):
-                if isinstance(known, DistributionValue):
-                    value = _merged(known, value)
+            if known is None:
                 totals[name] = value
-            elif isinstance(known, (int, float)):
-                totals[name] = known + value
+            elif isinstance(value, DistributionValue):
+                totals[name] = _merged(known, value) if isinstance(known, DistributionValue) else value
             else:
-                totals[name] = value
-    return as_numbers(totals)
+                totals[name] = value if isinstance(known, DistributionValue) else known + value
+    return totals
 
 
 def as_numbers(report: dict[str, MetricValue]) -> dict[str, float]:

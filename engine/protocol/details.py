@@ -13,6 +13,7 @@ from typing import NamedTuple
 from headrace.state.identifiers import OperatorId, VertexId
 
 from ..kernel.config import JobSettings
+from ..kernel.metrics import MetricValue
 from .views import JobView
 
 __all__ = [
@@ -154,9 +155,8 @@ class CheckpointStatisticsView:
     summary: dict[str, Figures] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SubtaskView:
-    """One subtask as its current attempt is.
+class SubtaskView(NamedTuple):
+    """One subtask as its current attempt is. A tuple, as there may be ten thousand of them in an answer.
 
     Attributes:
         subtask: Its index.
@@ -168,12 +168,13 @@ class SubtaskView:
         entered_ms: When the attempt came into each state, epoch milliseconds.
         numbers: ``records_in``, ``records_out``, ``busy_ms``, ``backpressured_ms``, ``elapsed_ms`` since the attempt's
             start, ``output_usage`` and ``input_usage`` (how full the fullest channel is, 0 to 1), ``watermark_ms`` and
-            ``input_watermark_ms`` if there is one. Empty before its first report.
+            ``input_watermark_ms`` if there is one, and those of its exchanges (`edge_number`). Empty before its first
+            report.
         records_in_per_s: Over the last report interval; so of the next ones.
         records_out_per_s: Rate of what it has given on.
         busy: Share of time, 0 to 1.
         backpressured: Share of time, 0 to 1.
-        operators: The metrics of its operators by uid.
+        operators: The metrics of its operators by uid, as they were reported.
     """
 
     subtask: int
@@ -188,7 +189,7 @@ class SubtaskView:
     records_out_per_s: float = 0.0
     busy: float = 0.0
     backpressured: float = 0.0
-    operators: dict[OperatorId, dict[str, float]] = field(default_factory=dict)
+    operators: dict[OperatorId, dict[str, MetricValue]] = {}
 
     @property
     def idle(self) -> float:

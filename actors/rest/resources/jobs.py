@@ -6,6 +6,7 @@ Source: Flink's ``JobsOverviewHandler``, ``JobDetailsHandler``, ``JobExceptionsH
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 from headrace.engine.errors import HeadraceError
@@ -68,8 +69,10 @@ def _overview(details: JobDetails) -> dict[str, Any]:
 
 def task_counts(details: JobDetails) -> dict[str, int]:
     """Return how many tasks of a job are in which of Flink's states."""
-    vertices = details.view.vertices
-    return state_counts(state for vertex in vertices for state, number in vertex.states.items() for _ in range(number))
+    counts: Counter[str] = Counter()
+    for vertex in details.view.vertices:
+        counts.update(vertex.states)
+    return state_counts(counts)
 
 
 def _end_of(view: JobView) -> dict[str, int]:
@@ -109,13 +112,12 @@ def vertex_pairs(details: JobDetails) -> list[tuple[VertexView, VertexDetails | 
 
 
 def _vertex(vertex: VertexView, more: VertexDetails | None, now: int) -> dict[str, Any]:
-    states = [state for state, number in vertex.states.items() for _ in range(number)]
     described: dict[str, Any] = {
         "id": vertex.vertex_id,
         "name": vertex.name,
         "parallelism": vertex.parallelism,
-        "status": state_of_all(states),
-        "tasks": state_counts(states),
+        "status": state_of_all(vertex.states),
+        "tasks": state_counts(vertex.states),
     }
     if more is None:
         return described
@@ -145,10 +147,10 @@ def _vertex(vertex: VertexView, more: VertexDetails | None, now: int) -> dict[st
 def _spread(more: VertexDetails) -> dict[str, Any]:
     """How unevenly the subtasks of a vertex are used, and by which of them most is read."""
     rates = [one.records_in_per_s for one in more.subtasks]
-    largest = max(range(len(rates)), key=rates.__getitem__, default=-1)
+    largest = rates.index(max(rates)) if rates else -1
     return {
-        "max-busy": max((one.busy for one in more.subtasks), default=0.0),
-        "max-backpressured": max((one.backpressured for one in more.subtasks), default=0.0),
+        "max-busy": max([one.busy for one in more.subtasks], default=0.0),
+        "max-backpressured": max([one.backpressured for one in more.subtasks], default=0.0),
         "skew": skew_of(rates) if rates else 0.0,
         "largest-subtask": largest,
         "largest-share": rates[largest] / sum(rates) if any(rates) else 0.0,

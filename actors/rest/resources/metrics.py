@@ -10,9 +10,10 @@ text format 0.0.4.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headrace.engine.kernel.metrics import MetricValue, as_numbers
 from headrace.engine.protocol.details import JobDetails
 from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView
@@ -234,9 +235,9 @@ def _samples_of_tasks(details: JobDetails, labels: Mapping[str, str]) -> Iterato
             }
             since_ms = subtask.entered_ms.get("DEPLOYING", 0)
             yield Sample("taskmanager_job_task", task_metrics(subtask, ()), own, since_ms)
-            for uid, metrics in subtask.operators.items():
+            for uid, reported in subtask.operators.items():
                 of_operator = {**own, "operator_id": str(uid), "operator_name": names.get(uid, str(uid))}
-                yield Sample("taskmanager_job_task_operator", _renamed(metrics.items()), of_operator, since_ms)
+                yield Sample("taskmanager_job_task_operator", _renamed(reported), of_operator, since_ms)
 
 
 def prometheus(request: RestRequest) -> Answer:
@@ -247,5 +248,5 @@ def prometheus(request: RestRequest) -> Answer:
     return Answer(found.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _renamed(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:
-    return {metric_name(name): value for name, value in metrics}
+def _renamed(reported: dict[str, MetricValue]) -> dict[str, float]:
+    return {metric_name(name): value for name, value in as_numbers(reported).items()}

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from headrace.engine.kernel.metrics import as_numbers
 from headrace.engine.protocol.details import SubtaskView
 from headrace.engine.protocol.states import TaskState
 from headrace.engine.protocol.views import OperatorView
@@ -78,15 +79,22 @@ def flink_state(state: str) -> str:
     return _OTHERS.get(state, state)
 
 
-def state_counts(states: Iterable[str]) -> dict[str, int]:
-    """Count tasks by Flink's states, those without any included."""
-    counts = Counter(map(flink_state, states))
+def state_counts(states: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+    """Count tasks by Flink's states, those without any included; of the tasks' states, or of how many are in each."""
+    counts = _by_flink_state(states)
     return {state: counts[state] for state in FLINK_STATES}
 
 
-def state_of_all(states: Iterable[str]) -> str:
-    """Return the state of a vertex, of those of its subtasks."""
-    counts = Counter(map(flink_state, states))
+def _by_flink_state(states: Iterable[str] | Mapping[str, int]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for state, number in Counter(states).items():
+        counts[flink_state(state)] += number
+    return counts
+
+
+def state_of_all(states: Iterable[str] | Mapping[str, int]) -> str:
+    """Return the state of a vertex, of those of its subtasks, or of how many are in each."""
+    counts = _by_flink_state(states)
     for state in ("FAILED", "CANCELING", "CANCELED", "INITIALIZING", "RUNNING"):
         if counts[state]:
             return state
@@ -98,8 +106,8 @@ def state_of_all(states: Iterable[str]) -> str:
 def span_of(subtask: SubtaskView) -> tuple[int, int]:
     """Return when an attempt was deployed and when it ended, epoch milliseconds; -1 for what has not been."""
     entered_ms = subtask.entered_ms
-    end_ms = max((entered_ms[state] for state in _TERMINAL if state in entered_ms), default=-1)
-    return entered_ms.get("DEPLOYING", -1), end_ms
+    ended_ms = [entered_ms[state] for state in _TERMINAL if state in entered_ms]
+    return entered_ms.get("DEPLOYING", -1), max(ended_ms, default=-1)
 
 
 def times_of(subtask: SubtaskView, now_ms: int) -> dict[str, Any]:
@@ -127,11 +135,11 @@ def io_metrics(subtasks: Iterable[SubtaskView]) -> dict[str, Any]:
 
     Each ``-complete`` says whether all of them have reported.
     """
-    tasks = list(subtasks)
-    is_complete = bool(tasks) and all(task.numbers for task in tasks)
+    reports = [task.numbers for task in subtasks]
+    is_complete = bool(reports) and all(reports)
 
     def total(name: str) -> int:
-        return int(sum(task.numbers.get(name, 0) for task in tasks))
+        return int(sum([numbers.get(name, 0) for numbers in reports]))
 
     busy, backpressured = total("busy_ms"), total("backpressured_ms")
     return {
@@ -178,7 +186,7 @@ def task_metrics(subtask: SubtaskView, operators: tuple[OperatorView, ...]) -> d
     }
     metrics |= {name: numbers[own] for own, name in _TASK_NAMES.items() if own in numbers}
     for operator, name in operator_names(operators).items():
-        for metric, value in subtask.operators.get(operator, {}).items():  # type: ignore[call-overload]
+        for metric, value in as_numbers(subtask.operators.get(operator, {})).items():  # type: ignore[call-overload]
             metrics[f"{name}.{metric_name(metric)}"] = value
     return metrics
 

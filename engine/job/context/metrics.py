@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
@@ -20,7 +19,7 @@ from ...execution.graph import ExecutionGraph, ExecutionVertex
 from ...functions.accumulators import AccumulatorPart, merged_parts
 from ...functions.event_time_parts import OperatorEventTime
 from ...graph.job_graph import JobEdge
-from ...kernel.metrics import MetricValue, as_numbers, combined
+from ...kernel.metrics import MetricValue, added, as_numbers
 from ...protocol.details import EdgeView, SubtaskView, VertexDetails
 from ...protocol.states import TaskState
 from ...protocol.task_messages import MetricsReported, edge_number
@@ -30,10 +29,6 @@ __all__ = ["JobMetrics"]
 
 GAUGES = frozenset({"watermark_ms", EMIT_LAG, WATERMARK_LAG, SOURCE_IDLE_TIME})
 """Operators' numbers that are no counters: adding them over subtasks would mean nothing."""
-
-
-EDGES = edge_number(0, "").partition("0")[0]
-"""How the names of numbers of exchanges begin."""
 
 
 @dataclass(slots=True)
@@ -48,15 +43,6 @@ class _TaskNumbers:
     records_out_per_s: float = 0.0
     busy: float = 0.0
     backpressured: float = 0.0
-    # What views show of the newest report, made for the first of them.
-    _shown: tuple[dict[str, float], dict[OperatorId, dict[str, float]]] | None = None
-
-    def shown(self) -> tuple[dict[str, float], dict[OperatorId, dict[str, float]]]:
-        """The task's own numbers, without those of exchanges; and those of its operators. Nobody changes them."""
-        if self._shown is None:
-            own = {name: value for name, value in self.latest.items() if not name.startswith(EDGES)}
-            self._shown = own, {uid: as_numbers(numbers) for uid, numbers in self.operators.items()}
-        return self._shown
 
     def total(self, name: str) -> float:
         return self.latest.get(name, 0)
@@ -64,7 +50,6 @@ class _TaskNumbers:
     def take(self, message: MetricsReported) -> None:
         """Go on to a newer report."""
         self.previous, self.latest = self.latest, message.numbers
-        self._shown = None
         self.operators = message.operators
         self.accumulators = message.accumulators
         self.event_time = message.event_time
@@ -153,21 +138,20 @@ class JobMetrics:
             return SubtaskView(subtask.subtask, TaskState.CREATED.value, -1, "", "", "", {}, {})
         task = self._tasks.get(execution.attempt) or _TaskNumbers()
         place = execution.place
-        numbers, operators = task.shown()
         return SubtaskView(
             subtask=subtask.subtask,
-            state=execution.state.value,
+            state=execution.state._value_,
             attempt=execution.attempt.attempt,
             task_manager=place.task_manager,
-            host=place.host,
+            host=place.info.address.host,
             node=place.info.node,
-            entered_ms={state._value_: at_ms for state, at_ms in execution.entered_ms.items()},
-            numbers=numbers,
+            entered_ms=execution.entered_ms.copy(),
+            numbers=task.latest,
             records_in_per_s=task.records_in_per_s,
             records_out_per_s=task.records_out_per_s,
             busy=task.busy,
             backpressured=task.backpressured,
-            operators=operators,
+            operators=task.operators,
         )
 
 
@@ -191,34 +175,32 @@ def _edge_of(edge: JobEdge, writers: list[_TaskNumbers], readers: list[_TaskNumb
 
 def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _TaskNumbers]) -> VertexView:
     vertex, tasks = graph.job_graph.vertices[vertex_id], list(by_subtask.values())
+    reports = [task.latest for task in tasks]
     busy = _mean([task.busy for task in tasks])
     backpressured = _mean([task.backpressured for task in tasks])
-    watermarks = [task.latest["watermark_ms"] for task in tasks if "watermark_ms" in task.latest]
-    reports: dict[OperatorId, list[dict[str, MetricValue]]] = {}
-    for task in tasks:
-        for uid, numbers in task.operators.items():
-            reports.setdefault(uid, []).append(_summable(numbers))
+    watermarks = [numbers["watermark_ms"] for numbers in reports if "watermark_ms" in numbers]
+    operators = _totals_by_operator(tasks)
     in_order = sorted(by_subtask.items())
     return VertexView(
         vertex_id=vertex_id,
         name=vertex.name,
         parallelism=vertex.parallelism,
         states=graph.state_counts(vertex_id),
-        records_in=int(sum(task.total("records_in") for task in tasks)),
-        records_out=int(sum(task.total("records_out") for task in tasks)),
-        records_in_per_s=sum(task.records_in_per_s for task in tasks),
-        records_out_per_s=sum(task.records_out_per_s for task in tasks),
+        records_in=int(sum([numbers.get("records_in", 0) for numbers in reports])),
+        records_out=int(sum([numbers.get("records_out", 0) for numbers in reports])),
+        records_in_per_s=sum([task.records_in_per_s for task in tasks]),
+        records_out_per_s=sum([task.records_out_per_s for task in tasks]),
         busy=busy,
         idle=max(1.0 - busy - backpressured, 0.0) if tasks else 0.0,
         backpressured=backpressured,
         watermark_ms=int(min(watermarks)) if len(watermarks) == vertex.parallelism else None,
-        metrics=combined(chain.from_iterable(reports.values())),
+        metrics=as_numbers(added(operators.values())),
         attempts=graph.attempt_numbers(vertex_id),
         operators=tuple(
             OperatorView(
                 OperatorId(node.uid),
                 node.name,
-                combined(reports.get(OperatorId(node.uid), ())),
+                as_numbers(operators.get(OperatorId(node.uid), {})),
                 tuple(
                     replace(task.event_time[OperatorId(node.uid)], subtask=subtask)
                     for subtask, task in in_order
@@ -242,8 +224,15 @@ def _totals_of(tasks: list[_TaskNumbers]) -> VertexTotals:
     )
 
 
-def _summable(numbers: dict[str, MetricValue]) -> dict[str, MetricValue]:
-    return {name: value for name, value in numbers.items() if name not in GAUGES}
+def _totals_by_operator(tasks: list[_TaskNumbers]) -> dict[OperatorId, dict[str, MetricValue]]:
+    """Add up the metrics of a vertex's operators over its subtasks."""
+    reports: dict[OperatorId, list[dict[str, MetricValue]]] = {}
+    for task in tasks:
+        for uid, numbers in task.operators.items():
+            reports.setdefault(uid, []).append(numbers)
+    return {
+        uid: {name: value for name, value in added(own).items() if name not in GAUGES} for uid, own in reports.items()
+    }
 
 
 def _mean(values: list[float]) -> float:
