@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -138,6 +139,26 @@ class KafkaServer:
         if process is not None:
             process.kill()
             process.wait(STOP_TIMEOUT_S)
+
+    stop = kill
+    """What a source's contract calls it."""
+
+    def pause(self) -> None:
+        """Have it stand still."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def add_partitions(self, topic: str, num_partitions: int) -> None:
+        """Have a topic have so many partitions."""
+        from confluent_kafka.admin import AdminClient, NewPartitions
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.create_partitions([NewPartitions(topic, num_partitions)])[topic].result()
 
     def create_topic(self, num_partitions: int = 1, name: str | None = None, **settings: str) -> str:
         """Make a topic that keeps its records, however old they say to be; gives its name."""

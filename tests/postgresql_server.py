@@ -96,6 +96,23 @@ class PostgresqlServer:
                 # A server does not start beside what is left of the last one.
                 assert select.select([handle], [], [], STOP_TIMEOUT_S)[0], "a backend outlives its server"
 
+    stop = kill
+    """What a source's contract calls it."""
+
+    def pause(self) -> None:
+        """Have all its processes stand still."""
+        self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have them go on."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            for pid in (self._process.pid, *_children(self._process.pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
     def restart(self) -> None:
         """Kill it and start it again."""
         self.kill()

@@ -37,6 +37,7 @@ from .operator_harness import OperatorSnapshotParts, OperatorTestHarness
 from .pipeline_harness import PipelineSnapshot, PipelineTestHarness
 from .simulated import SimulatedRun, run_simulated
 from .sink_harness import SinkAttempt, SinkTestHarness
+from .source_harness import SourceTestHarness
 
 __all__ = [
     "BroadcastTestHarness",
@@ -52,6 +53,7 @@ __all__ = [
     "SimulatedRun",
     "SinkAttempt",
     "SinkTestHarness",
+    "SourceTestHarness",
     "StreamRecord",
     "Timed",
     "TwoInputTestHarness",

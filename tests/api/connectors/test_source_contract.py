@@ -1,0 +1,220 @@
+"""Families: contract (every source passes the same checks) and mutation (each check can fail)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+
+import pyarrow as pa
+import pytest
+import shelf_source
+from campaigns import campaign
+from kafka_server import kafka_server  # noqa: F401 - a fixture
+from postgresql_server import postgresql  # noqa: F401 - a fixture
+from shelf_source import Shelf, ShelfReader, ShelfSource
+
+from headrace.connectors.datagen import GeneratorSource
+from headrace.connectors.files import FileSource
+from headrace.connectors.kafka import JsonMessages, KafkaOffsets, KafkaSource
+from headrace.connectors.sql.dialects import connector_of
+from headrace.connectors.sql.reading import ReadSettings
+from headrace.connectors.sql.source import SqlSource
+from headrace.engine.errors import HeadraceError
+from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
+
+
+def shelf(tmp_path, **options):
+    """Endless: parts grow and come later."""
+    place = Shelf(tmp_path)
+    return SourceSubject(
+        ShelfSource(place, **options),
+        number=int,
+        put=place.put,
+        num_parts=3,
+        grows=True,
+        discovers=True,
+        reads_side_by_side=True,
+        put_bad=place.put_bad,
+        passing_over=ShelfSource(place, skips=True, **options),
+        server=place,
+    )
+
+
+def bounded_shelf(tmp_path, **options):
+    place = Shelf(tmp_path)
+    return SourceSubject(
+        ShelfSource(place, is_bounded=True, **options), number=int, put=place.put, num_parts=3, reads_side_by_side=True,
+        put_bad=place.put_bad, passing_over=ShelfSource(place, is_bounded=True, skips=True, **options), server=place,
+    )  # fmt: skip
+
+
+def text_files(tmp_path):
+    def put(part, numbers):
+        with open(tmp_path / f"{part}.txt", "a") as file:
+            file.writelines(f"{number}\n" for number in numbers)
+
+    return SourceSubject(FileSource.text(tmp_path, split_bytes=40), number=int, put=put, num_parts=3, is_ordered=False)
+
+
+def json_files(tmp_path, **options):
+    def put(part, numbers):
+        with open(tmp_path / f"{part}.json", "a") as file:
+            file.writelines(json.dumps({"n": number}) + "\n" for number in numbers)
+
+    def put_bad(part):
+        with open(tmp_path / f"{part}.json", "a") as file:
+            file.write('{"n": "no number"}\n')
+
+    def source(**more):
+        return FileSource.json_lines(tmp_path, {"n": "int64"}, split_bytes=60, **more, **options)
+
+    return SourceSubject(
+        source(), number=lambda row: row["n"], put=put, num_parts=3, put_bad=put_bad,
+        passing_over=source(on_error="skip"), discovers="follow" in options, is_ordered=False,
+    )  # fmt: skip
+
+
+def followed_files(tmp_path):
+    return json_files(tmp_path, follow="1 s")
+
+
+def generated(tmp_path):
+    return SourceSubject(GeneratorSource(lambda n: n, 60), number=int, made_up=range(60))
+
+
+def generated_batches(tmp_path):
+    def batch(start, n):
+        return pa.RecordBatch.from_pydict({"n": list(range(start, start + n))})
+
+    source = GeneratorSource.batches(batch, 60, batch_size=7, number_of_splits=3)
+    return SourceSubject(source, number=lambda row: row["n"], made_up=range(60))
+
+
+def sqlite_table(tmp_path, key=("n",)):
+    path = tmp_path / "db.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE numbers (n INTEGER NOT NULL PRIMARY KEY)")
+
+    def put(part, numbers):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.executemany("INSERT INTO numbers VALUES (?)", [(number,) for number in numbers])
+            connection.commit()
+
+    settings = ReadSettings(*connector_of(f"sqlite:///{path}"), ("numbers",), pa.schema({"n": pa.int64()}))
+    return SourceSubject(SqlSource(settings, key), number=lambda row: row["n"], put=put)
+
+
+def sqlite_table_without_a_key(tmp_path):
+    return sqlite_table(tmp_path, ())
+
+
+SUBJECTS = [
+    shelf, bounded_shelf, text_files, json_files, followed_files, generated, generated_batches, sqlite_table,
+    sqlite_table_without_a_key,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize("check", SOURCE_CONTRACT, ids=lambda check: check.__name__)
+def test_source(check, subject, tmp_path):
+    check(subject(tmp_path))
+
+
+def check_with(check, subject, server):
+    """The server is there for others, whatever becomes of the check."""
+    try:
+        check(subject)
+    except BaseException:
+        server.kill()
+        server.start()
+        raise
+
+
+@pytest.mark.parametrize("check", SOURCE_CONTRACT, ids=lambda check: check.__name__)
+def test_table_of_postgresql(check, postgresql):  # noqa: F811
+    postgresql.execute("DROP TABLE IF EXISTS contract", "CREATE TABLE contract (n BIGINT PRIMARY KEY)")
+
+    def put(part, numbers):
+        with postgresql.connect() as connection, connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO contract VALUES (%s)", [(number,) for number in numbers])
+
+    settings = ReadSettings(*connector_of(postgresql.url), ("contract",), pa.schema({"n": pa.int64()}))
+    subject = SourceSubject(SqlSource(settings, ("n",)), number=lambda row: row["n"], put=put, server=postgresql)
+    check_with(check, subject, postgresql)
+
+
+def kafka_subject(server, *, stops=False):
+    topic = server.create_topic(3)
+    partitions = [3]
+
+    def put(part, numbers):
+        if part >= partitions[0]:
+            partitions[0] = part + 1
+            server.add_partitions(topic, part + 1)
+        server.produce(topic, [json.dumps({"n": number}) for number in numbers], partition=part)
+
+    def source(**options):
+        return KafkaSource(
+            server.address, topic, value=JsonMessages({"n": "int64"}), discovery_interval="1 s",
+            stop=KafkaOffsets.latest() if stops else None, **options,
+        )  # fmt: skip
+
+    return SourceSubject(
+        source(), number=lambda row: row["n"], put=put, num_parts=3, grows=not stops, discovers=not stops,
+        reads_side_by_side=True, put_bad=lambda part: server.produce(topic, ["{"], partition=part),
+        passing_over=source(on_error="skip"), server=server,
+    )  # fmt: skip
+
+
+IN_EVERY_RUN = ("goes_on_from_any_checkpoint", "finds_what_comes_later")
+"""Checks that a broker takes seconds for: in every run those that say most."""
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check if check.__name__ in IN_EVERY_RUN else campaign(check) for check in SOURCE_CONTRACT],
+    ids=[check.__name__ for check in SOURCE_CONTRACT],
+)
+def test_topic_of_kafka(check, kafka_server):  # noqa: F811
+    subject = kafka_subject(kafka_server)
+    check_with(check, subject, kafka_server)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("check", SOURCE_CONTRACT, ids=lambda check: check.__name__)
+def test_topic_of_kafka_to_its_end(check, kafka_server):  # noqa: F811
+    subject = kafka_subject(kafka_server, stops=True)
+    check_with(check, subject, kafka_server)
+
+
+# ------------------------------------------------------------------------------------------- sources that are not right
+@pytest.mark.parametrize(
+    ("name", "caught_by"),
+    [
+        ("Forgetful", "goes_on_from_any_checkpoint"),
+        ("KeepsThePositionLate", "goes_on_from_any_checkpoint"),
+        ("KeepsThePositionEarly", "goes_on_from_any_checkpoint"),
+        ("ForgetsFreshSplits", "goes_on_from_any_checkpoint"),
+        ("TakesOneSplit", "gives_every_record_once"),
+        ("PassesOverBadRecords", "names_what_it_cannot_decode"),
+        ("DoesNotSayWhere", "names_what_it_cannot_decode"),
+        ("SkipsABlock", "passes_over_what_it_is_told_to"),
+        ("StartsAnewWithItsServer", "survives_its_server"),
+        ("TakesItsServerForTheEnd", "survives_its_server"),
+        ("ReadsOneAfterTheOther", "gives_every_record_once"),
+        ("SaysTheWrongSplit", "has_a_watermark_for_each_split"),
+        ("NeverEnds", "ends_if_it_is_bounded"),
+        ("LooksOnce", "finds_what_comes_later"),
+        ("NamesSplitsAnew", "goes_on_from_any_checkpoint"),
+        ("Reverses", "gives_every_record_once"),
+    ],
+)
+def test_a_source_that_is_wrong_is_caught(name, caught_by, tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.testing.source_harness.PATIENCE_S", 0.5)
+    wrong = getattr(shelf_source, name)
+    options = {"reader" if issubclass(wrong, ShelfReader) else "enumerator": wrong}
+    (check,) = [check for check in SOURCE_CONTRACT if check.__name__ == caught_by]
+    subject = bounded_shelf(tmp_path, **options) if name == "NeverEnds" else shelf(tmp_path, **options)
+    with pytest.raises((AssertionError, HeadraceError, KeyError)):
+        check(subject)
