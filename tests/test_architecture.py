@@ -59,6 +59,7 @@ ROOMS = (
     "engine/optimizer",
     "engine/optimizer/tuning",
     "engine/optimizer/upgrades",
+    "actors/clients",
     "actors/hosts",
     "actors/local",
     "actors/sim",
@@ -129,6 +130,7 @@ REACHES_ACTORS = {
     "api/cli/main.py",
     "api/cli/applications.py",
     "api/cli/cluster.py",
+    "api/jobs/client.py",
     "api/testing/simulated.py",
 }
 """The files of api/ that may import actors, inside functions only."""

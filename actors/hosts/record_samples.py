@@ -1,9 +1,8 @@
 """Shows the newest records of an exchange, when somebody asks: a look at what arrives, for a moment.
 
 While nobody looks a channel pays for it with one comparison a message. Who looks is handed batches, of which the last
-few records are kept, and makes texts of them in the thread that asks, when the look is over. Values of fields that are
-to be masked never become text; where fields are to be masked and a record has none that could be told apart, only its
-type is shown.
+few records are kept, and makes texts of them in the thread that asks, when the look is over. What is to be hidden never
+becomes text (`masking`).
 
 Source: the taps of Flink's ``collect-sink`` and ksqlDB's ``PRINT``; RisingWave's stream tracing.
 """
@@ -12,15 +11,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.protocol.observation_messages import RecordSample, SampleRecords, ShownRecord
 from headrace.engine.protocol.task_messages import DataMessage
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
+
+from .masking import without_hidden
 
 __all__ = ["MOST_RECORDS", "Tap", "TapChannels", "sample_records"]
 
@@ -31,11 +30,7 @@ LONGEST_MS = 10_000
 MOST_CHARACTERS = 500
 """Of one record."""
 
-MOST_DEPTH = 4
-"""Of values within values that are looked at for fields."""
-
 LOOK_MS = 20
-MASK = "***"
 
 Tap = Callable[[ExecutionAttemptId, DataMessage], None]
 TapChannels = Callable[[VertexId, int, "Tap | None"], list[ExecutionAttemptId]]
@@ -110,49 +105,8 @@ def _records_of(piece: Batch, request: SampleRecords) -> list[ShownRecord]:
 
 
 def _text(row: Any, request: SampleRecords) -> str:
-    if request.hides_values or (request.masked and not isinstance(row, Mapping)):
-        hidden = _types(row) if isinstance(row, Mapping) else f"<{type(row).__name__}>"
-        return str(hidden)[:MOST_CHARACTERS]
     try:
-        text = repr(_masked(row, request.masked, MOST_DEPTH) if request.masked else row)
+        text = repr(without_hidden(row, request.masked, hides_values=request.hides_values))
     except Exception as error:  # a program's own repr, or a value that changes meanwhile
         text = f"<{type(row).__name__}, which cannot be shown: {type(error).__name__}>"
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + " ..."
-
-
-def _types(row: Mapping[Any, Any]) -> dict[str, str]:
-    return {str(name): type(value).__name__ for name, value in row.items()}
-
-
-def _masked(value: Any, masked: frozenset[str], depth: int) -> Any:
-    """A value with the values of some fields hidden; what lies too deep for that is hidden as a whole."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named tuple has fields, too
-        value = dict(zip(value._fields, value, strict=False))
-    elif isinstance(value, np.ndarray) and value.dtype.names is None:
-        value = value.tolist()
-    if not isinstance(value, (Mapping, list, tuple)):
-        return value if isinstance(value, (str, bytes, int, float, bool, type(None))) or not masked else _plain(value)
-    if not depth:
-        return MASK
-    if isinstance(value, Mapping):
-        return {
-            name: MASK if str(name).lower() in masked else _masked(inner, masked, depth - 1)
-            for name, inner in value.items()
-        }
-    return [_masked(inner, masked, depth - 1) for inner in value]
-
-
-def _plain(value: Any) -> Any:
-    """A value that may have fields of its own, by its type alone, unless it is a number or a time."""
-    is_number = isinstance(value, np.generic) and not isinstance(value, np.void)
-    return value if is_number or type(value).__module__ in ("datetime", "decimal") else _Type(value)
-
-
-class _Type:
-    """Shown as a type."""
-
-    def __init__(self, value: Any) -> None:
-        self._name = type(value).__name__
-
-    def __repr__(self) -> str:
-        return f"<{self._name}>"

@@ -14,6 +14,8 @@ _NAMED = re.compile(r":([A-Za-z]+)")
 _PATH = {
     "jobid": "the job's id",
     "vertexid": "the vertex' id: the uid of its first operator",
+    "operatorid": "the operator's uid, or its name",
+    "statename": "the name that the state is queryable under, or its own",
     "checkpointid": "the checkpoint's number",
     "subtaskindex": "the subtask's index, from 0",
     "taskmanagerid": "the TaskManager's name",

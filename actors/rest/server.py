@@ -41,6 +41,7 @@ from .resources.questions import AsksCluster, ClusterQuestions
 from .resources.routes import Answer, RestError, RestRequest, Right, Route, body_of, query_of
 from .resources.samples import RecordSamples
 from .resources.sampling import Samplings
+from .resources.states import StatesOfKeys
 from .security import HEADERS, PAGE_HEADERS, Guard, Tokens
 from .table import route_table
 
@@ -96,7 +97,12 @@ class RestServer:
         self._samplings = Samplings(settings)
         self._records = RecordSamples(settings)
         self.table = route_table(
-            settings, metadata.version("headrace"), self._operations, self._samplings, self._records
+            settings,
+            metadata.version("headrace"),
+            self._operations,
+            self._samplings,
+            self._records,
+            StatesOfKeys(settings),
         )
         self._threads = ThreadPoolExecutor(NUM_HANDLERS, thread_name_prefix="headrace-rest")
         self._server: uvicorn.Server | None = None

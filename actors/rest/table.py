@@ -9,7 +9,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 
 from .openapi import OpenApi
 from .pages import page_routes
-from .resources import checkpoints, cluster, jobs, logs, metrics, operations, vertices
+from .resources import checkpoints, cluster, jobs, logs, metrics, operations, states, vertices
 from .resources.routes import Handler, Parameter, Right, Route, RouteTable
 from .resources.sampling import FLAME_GRAPH_TYPES, Samplings
 
@@ -25,6 +25,10 @@ _FORMAT = Parameter("formatType", "of the savepoint: there is one format", choic
 _JOB = "/jobs/:jobid"
 _VERTEX = f"{_JOB}/vertices/:vertexid"
 _CHECKPOINTS = f"{_JOB}/checkpoints"
+_STATES = f"{_JOB}/operators/:operatorid/states"
+_CONSISTENCY = Parameter(
+    "consistency", "as it is now (live), or as in the newest complete checkpoint", choices=states.CONSISTENCIES
+)
 
 
 _LOGS: tuple[tuple[str, Handler, str], ...] = (
@@ -41,6 +45,7 @@ def route_table(
     changes: operations.Operations,
     samplings: Samplings,
     records: Handler,
+    kept: states.StatesOfKeys,
 ) -> RouteTable:
     """Return all routes of a server.
 
@@ -50,6 +55,7 @@ def route_table(
         changes: What it has begun.
         samplings: What it finds out by looking.
         records: Shows records.
+        kept: Shows state by key.
     """
     description = OpenApi(version)
     read: list[tuple[str, Handler, str, tuple[Parameter, ...]]] = [
@@ -123,6 +129,12 @@ def route_table(
         ),
         (f"{_VERTEX}/subtasks/:subtaskindex", vertices.subtask, "The current attempt of one subtask.", ()),
         (f"{_VERTEX}/subtasks/:subtaskindex/metrics", metrics.subtask_metrics, "Metrics of one subtask.", (_GET,)),
+        (
+            _STATES,
+            kept.names,
+            "Which states of an operator may be asked for, and of what type keys are.",
+            (_CONSISTENCY,),
+        ),
         ("/taskmanagers", cluster.task_managers, "All TaskManagers.", ()),
         ("/taskmanagers/:taskmanagerid", cluster.task_manager, "One TaskManager, and what it is used for.", ()),
         ("/jobmanager/metrics", metrics.job_manager_metrics, "Metrics of the cluster as such.", (_GET,)),
@@ -162,6 +174,19 @@ def route_table(
             (
                 Parameter("edge", "the number of one of its inputs, as the plan has it", "integer", is_required=True),
                 Parameter("num", "how many of each subtask (10)", "integer"),
+                Parameter("mask", "names of fields whose values are hidden; * for all values", is_list=True),
+            ),
+        ),
+        Route(
+            "GET",
+            f"{_STATES}/:statename",
+            Right.WRITE,
+            kept.state,
+            "What a queryable state holds for a key, where the cluster shows records.",
+            (
+                Parameter("key", "the key in JSON, a list for a tuple; a text may be without quotes", is_required=True),
+                _CONSISTENCY,
+                Parameter("window", "start and end of one window, in epoch milliseconds", is_list=True),
                 Parameter("mask", "names of fields whose values are hidden; * for all values", is_list=True),
             ),
         ),

@@ -14,7 +14,7 @@ from headrace.engine.errors import JobNotFoundError
 if TYPE_CHECKING:
     from ..rest.client import RestClient
 
-__all__ = ["add_command", "add_rest_options", "find_job", "rest_client"]
+__all__ = ["add_command", "add_rest_options", "find_job", "printable", "rest_client"]
 
 FOLLOW_S = 0.5
 """How often it is asked for more."""
@@ -85,7 +85,7 @@ def _logs(options: argparse.Namespace) -> int:
             text = f"{answer['skipped']:,} bytes of earlier lines are left out; the files of its processes have them"
             print(text, file=sys.stderr, flush=True)
         for line in answer["lines"]:
-            print(json.dumps(line) if options.json else _printable(line["line"]), flush=True)
+            print(json.dumps(line) if options.json else printable(line["line"]), flush=True)
         if answer["more"] and options.follow:
             continue  # also where none of these lines was wanted
         if not options.follow or (has_ended and not answer["lines"]):
@@ -93,6 +93,6 @@ def _logs(options: argparse.Namespace) -> int:
         time.sleep(FOLLOW_S)
 
 
-def _printable(line: str) -> str:
-    """A line without what commands a terminal: functions log what records hold."""
+def printable(line: str) -> str:
+    """Return a line without what commands a terminal: functions log, and states hold, what records say."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)

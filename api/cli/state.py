@@ -1,7 +1,8 @@
 """The commands ``headrace state``: look into checkpoints from a terminal.
 
 ``ls`` lists operators and states, ``show`` prints a state or writes it to a file, ``diff`` compares two snapshots,
-``verify`` reads every file and compares hashes. All of them need the checkpoint alone, not the job's program.
+``verify`` reads every file and compares hashes. All of them need the checkpoint alone, not the job's program. ``ask``
+asks a running job (`state_of_key`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.engine.errors import CheckpointError, ConfigurationError
 from headrace.state.open.names import TIMERS
 from headrace.state.values.json_text import json_text
+
+from . import state_of_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +40,7 @@ def add_commands(commands: Any) -> None:
     Args:
         commands: The sub-parsers of ``headrace``.
     """
-    state = commands.add_parser("state", help="look into checkpoints and savepoints")
+    state = commands.add_parser("state", help="look into checkpoints and savepoints, and ask running jobs")
     inner = state.add_subparsers(dest="state_command", metavar="COMMAND", required=True)
     path = "a manifest, a checkpoint or a folder of checkpoints, whose newest is meant; any file system"
 
@@ -67,6 +70,7 @@ def add_commands(commands: Any) -> None:
     verify = inner.add_parser("verify", help="read every file and compare hashes; status 1 if one is wrong")
     verify.add_argument("path", help=path)
     verify.set_defaults(function=_verify)
+    state_of_key.add_command(inner)
     for command in (ls, show, diff, verify):
         command.add_argument(
             "--key-file",

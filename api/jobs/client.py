@@ -24,6 +24,7 @@ from headrace.engine.errors import InternalError, JobCanceledError, JobError, Jo
 from headrace.engine.functions.accumulators import accumulated_value
 from headrace.engine.functions.tracebacks import without_engine_frames
 from headrace.engine.kernel.event_log import FetchStory
+from headrace.engine.protocol.asks_jobs import AsksJobs
 from headrace.engine.protocol.messages import (
     CancelJob,
     FailTaskOnPurpose,
@@ -46,7 +47,6 @@ from headrace.engine.protocol.views import JobView, StopMode
 from headrace.state.identifiers import JobId, OperatorId
 
 from ..arguments.places import lasting_place
-from .asks_jobs import AsksJobs
 from .event_time import explain_event_time
 
 if TYPE_CHECKING:
@@ -321,8 +321,11 @@ class JobClient:
         timeout: float = 10.0,
         allow_pickle: bool = False,
     ) -> pa.Table:
-        """Ask the running job what its state holds for some keys; see `headrace.jobs.queryable_state.query_state`."""
-        from .queryable_state import query_state
+        """Ask the running job what its state holds for some keys.
+
+        See `headrace.actors.clients.state_queries.query_state`.
+        """
+        from headrace.actors.clients.state_queries import query_state
 
         return query_state(
             self._cluster,

@@ -9,11 +9,9 @@ Source: Flink's State Processor API (``SavepointReader``, ``SavepointWriter``); 
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -32,11 +30,12 @@ from headrace.state.keyed.layouts import ENTRIES
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import KeyGroupRange, key_groups_of
 from headrace.state.open.names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
+from headrace.state.open.plain_objects import plain_value
 from headrace.state.open.reader import EVERYTHING, Row, Selection, SnapshotReader, encoded_key, number_of
 from headrace.state.open.stored_states import StoredState, states_of
 from headrace.state.open.tables import columnar_tables, observed_columns
 from headrace.state.open.types import Observed
-from headrace.state.open.values import Fields, Opaque, open_pickle
+from headrace.state.open.values import open_pickle
 from headrace.state.open.writer import SnapshotWriter
 from headrace.state.reading.signing import key_file_of
 from headrace.state.reading.stored_pickles import pickle_value, unpickle_value
@@ -46,7 +45,7 @@ from headrace.state.values.type_sources import schema_text
 
 from .snapshot_info import FileProblem, OperatorInfo, StateInfo
 
-__all__ = ["Snapshot", "SnapshotWriter", "plain_value"]
+__all__ = ["Snapshot", "SnapshotWriter"]
 
 _PIECE_BYTES = 1 << 20
 
@@ -562,27 +561,3 @@ class _BuildingReader:
     def rows(self, state: StoredState, selection: Selection, unpickle: Any) -> Iterator[Any]:
         for row in self._reader.rows(state, selection, unpickle):
             yield row._replace(key=plain_value(row.key), inner=plain_value(row.inner), value=plain_value(row.value))
-
-
-def plain_value(value: Any) -> Any:
-    """Give what an object consists of: dataclasses and named tuples by field, sets as lists, enums as their values.
-
-    What shares its parts, or contains itself, stays closed.
-    """
-    return Opaque(pickle_value(value)) if spreads(value) else _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return Fields((field.name, _plain(getattr(value, field.name))) for field in dataclasses.fields(value))
-    if isinstance(value, tuple):
-        fields = getattr(value, "_fields", None)
-        parts = [_plain(part) for part in value]
-        return tuple(parts) if fields is None else Fields(zip(fields, parts, strict=True))
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    if isinstance(value, (set, frozenset)):
-        return [_plain(part) for part in sorted(value, key=encoded_key)]
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}  # keys stay hashable
-    return value.value if isinstance(value, enum.Enum) else value

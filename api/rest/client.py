@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from headrace.state.errors import ClusterUnavailableError, ConfigurationError, RestRequestError, SavepointError
 from headrace.state.files.rest_addresses import StoredAddress, read_addresses
+from headrace.state.values.json_text import json_text
 
 __all__ = ["AsyncRestClient", "RestCalls", "RestClient"]
 
@@ -211,6 +212,46 @@ class RestCalls(ABC):
         """
         query = {"type": kind, **({} if subtask is None else {"subtaskindex": subtask})}
         return self.get(_path("jobs", job_id, "vertices", vertex_id, "flamegraph"), **query)
+
+    def states(self, job_id: str, operator: str, consistency: str = "live") -> Any:
+        """Which states of an operator may be asked for, and of what type their keys are: a list.
+
+        Args:
+            job_id: The job.
+            operator: Its uid or name.
+            consistency: ``live``, or ``checkpoint`` for those of the newest complete checkpoint.
+        """
+        path = _path("jobs", job_id, "operators", operator, "states") + _query({"consistency": consistency})
+        return self._run(_part(_Call("GET", path), "states"))
+
+    def state(
+        self,
+        job_id: str,
+        operator: str,
+        state: str,
+        key: Any,
+        *,
+        consistency: str = "live",
+        window: tuple[int, int] | None = None,
+        mask: Sequence[str] = (),
+    ) -> Any:
+        """What a queryable state holds for a key: ``found``, and ``values``, each a text in JSON.
+
+        Args:
+            job_id: The job.
+            operator: Its uid or name.
+            state: The name that the state is queryable under, or its own.
+            key: The key.
+            consistency: ``live``, or ``checkpoint`` for what the newest complete checkpoint holds.
+            window: Of windowed state: only this window (start and end, epoch milliseconds).
+            mask: Names of fields whose values are hidden; ``*`` hides all.
+        """
+        query: dict[str, Any] = {"key": json_text(key), "consistency": consistency}
+        if window is not None:
+            query["window"] = window
+        if mask:
+            query["mask"] = list(mask)
+        return self.get(_path("jobs", job_id, "operators", operator, "states", state), **query)
 
     def task_managers(self) -> Any:
         """All TaskManagers: a list."""

@@ -1,7 +1,8 @@
 """The conversation of queryable state: a running job's keyed state, asked for by key from outside.
 
 A client asks the JobManager where an operator's subtasks are (`LocateState`), and then each slot that owns one of its
-keys (`QueryState`).
+keys (`QueryState`). Which states there are to be asked for, and of what type their keys are, a slot says as well
+(`DescribeStates`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,20 @@ from typing import Any
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 from headrace.state.keyed.contract import Namespace
+from headrace.state.values.types import Schema
 
 from ..kernel.machine import Address
 
-__all__ = ["LocateState", "QueryState", "StateAnswered", "StateLocated", "StateOwner"]
+__all__ = [
+    "DescribeStates",
+    "LocateState",
+    "QueryState",
+    "StateAnswered",
+    "StateDescription",
+    "StateLocated",
+    "StateOwner",
+    "StatesDescribed",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +101,44 @@ class StateAnswered:
     declared: tuple[str, ...]
     is_windowed: bool
     rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeStates:
+    """A client asks a slot what an operator's subtask answers for. Answer: `StatesDescribed` or `RequestFailed`.
+
+    Attributes:
+        attempt: The subtask's attempt.
+        operator: The operator's uid.
+    """
+
+    attempt: ExecutionAttemptId
+    operator: OperatorId
+
+
+@dataclass(frozen=True, slots=True)
+class StateDescription:
+    """A state that clients may ask for.
+
+    Attributes:
+        queryable: The name that it is queryable under.
+        name: Its own.
+        kind: As in checkpoints: ``value``, ``list``, ``map`` and so on.
+        is_windowed: Whether it belongs to windows.
+        value_type: The declared type of its values, for people; None for none.
+        key_schema: The type of a key that it holds; None while none is known.
+    """
+
+    queryable: str
+    name: str
+    kind: str
+    is_windowed: bool
+    value_type: str | None
+    key_schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class StatesDescribed:
+    """The states that one subtask has declared, and clients may ask for."""
+
+    states: tuple[StateDescription, ...]

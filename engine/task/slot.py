@@ -38,7 +38,7 @@ from ..kernel.machine import (
 from ..protocol.checkpoint_messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from ..protocol.messages import FailTask, RequestFailed
 from ..protocol.observation_messages import ObservedTask
-from ..protocol.query_messages import QueryState
+from ..protocol.query_messages import DescribeStates, QueryState
 from ..protocol.states import TaskState
 from ..protocol.task_messages import (
     AddCredit,
@@ -56,7 +56,7 @@ from ..protocol.task_messages import (
 )
 from .outbox import OperatorWorkEnded, SnapshotRead, SnapshotUploaded
 from .snapshot_io import read_restored_parts
-from .state_queries import answer_query
+from .state_queries import answer_query, describe_states
 from .task import Task
 
 __all__ = ["SlotMachine"]
@@ -362,6 +362,8 @@ class SlotMachine:
         request = event.request
         if isinstance(request, QueryState):
             return [Reply(event.ask_id, answer_query(request, self._tasks.get(request.attempt), self.clock()))]
+        if isinstance(request, DescribeStates):
+            return [Reply(event.ask_id, describe_states(request, self._tasks.get(request.attempt)))]
         message = f"a slot does not answer {type(request).__name__}"
         return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
 

@@ -38,13 +38,19 @@ from ..errors import (
     raise_from_outside,
 )
 from ..protocol.messages import RequestFailed
-from ..protocol.query_messages import QueryState, StateAnswered
+from ..protocol.query_messages import (
+    DescribeStates,
+    QueryState,
+    StateAnswered,
+    StateDescription,
+    StatesDescribed,
+)
 from ..protocol.states import TaskState
 
 if TYPE_CHECKING:
     from .task import Task
 
-__all__ = ["answer_query"]
+__all__ = ["answer_query", "describe_states"]
 
 _MISSING: Any = object()
 
@@ -57,13 +63,9 @@ def answer_query(request: QueryState, task: Task | None, now_ms: int) -> StateAn
         task: The attempt asked for, if it is here.
         now_ms: The clock.
     """
-    if task is None or task.state not in (TaskState.RUNNING, TaskState.ENDED):
-        message = "the attempt that was asked is not running"
-        return RequestFailed(StateUnavailableError(message, attempt=str(request.attempt)))
-    backend = task.keyed_state(request.operator)
-    if backend is None:
-        message = f"the task has no operator {request.operator!r}"
-        return RequestFailed(StateQueryError(message))
+    backend = _backend_of(request, task)
+    if isinstance(backend, RequestFailed):
+        return backend
     declared = backend.queryable_states()
     descriptor = declared.get(request.state) or next((d for d in declared.values() if d.name == request.state), None)
     if descriptor is None:
@@ -78,6 +80,49 @@ def answer_query(request: QueryState, task: Task | None, now_ms: int) -> StateAn
         raise_from_outside(error)
         message = f"the values asked for could not be told: {error!r}"
         return RequestFailed(StateQueryError(message, operator=request.operator, state=request.state))
+
+
+def describe_states(request: DescribeStates, task: Task | None) -> StatesDescribed | RequestFailed:
+    """Say which states clients may ask for; called by the slot between two steps.
+
+    Args:
+        request: What is asked.
+        task: The attempt asked for, if it is here.
+    """
+    backend = _backend_of(request, task)
+    if isinstance(backend, RequestFailed):
+        return backend if _is_gone(task) else StatesDescribed(())  # an operator without keyed state
+    tables: Any = backend.tables()
+    try:
+        found = tuple(_described(name, one, tables[one.name]) for name, one in backend.queryable_states().items())
+    except BaseException as error:  # of a key's own code
+        raise_from_outside(error)
+        message = f"the states could not be told: {error!r}"
+        return RequestFailed(StateQueryError(message, operator=request.operator))
+    return StatesDescribed(found)
+
+
+def _described(queryable: str, descriptor: StateDescriptor, table: Any) -> StateDescription:
+    declared = type_of_hint(descriptor.value_type).schema
+    value_type = None if declared is None else schema_text(declared)
+    namespaces = sorted(_windows_of(table)) if table.windowed else [None]
+    key_schema = _key_schema(table, namespaces)
+    return StateDescription(queryable, descriptor.name, descriptor.kind, table.windowed, value_type, key_schema)
+
+
+def _backend_of(request: QueryState | DescribeStates, task: Task | None) -> KeyedStateBackend | RequestFailed:
+    if task is None or _is_gone(task):
+        message = "the attempt that was asked is not running"
+        return RequestFailed(StateUnavailableError(message, attempt=str(request.attempt)))
+    backend = task.keyed_state(request.operator)
+    if backend is None:
+        message = f"the task has no operator {request.operator!r}"
+        return RequestFailed(StateQueryError(message))
+    return backend
+
+
+def _is_gone(task: Task | None) -> bool:
+    return task is None or task.state not in (TaskState.RUNNING, TaskState.ENDED)
 
 
 def _looked_up(
@@ -164,14 +209,19 @@ def _check_key_type(table: Any, namespaces: list[Any], request: QueryState) -> N
     Raises:
         TypeMismatchError: If one was not.
     """
-    held = next((key for namespace in namespaces for key in table.some_keys(namespace)), _MISSING)
-    if held is _MISSING or isinstance(held, Opaque):
+    wanted = _key_schema(table, namespaces)
+    if wanted is None:
         return
-    wanted = schema_of_values([held])
     for key in request.keys:
         if not _is_alike(schema_of_values([key]), wanted):
             message = f"the state's keys are of type {schema_text(wanted)}; got {shown(key, 120)}"
             raise TypeMismatchError(message)
+
+
+def _key_schema(table: Any, namespaces: list[Any]) -> Schema:
+    """The type of a key that a table holds; None if it holds none."""
+    held = next((key for namespace in namespaces for key in table.some_keys(namespace)), _MISSING)
+    return None if held is _MISSING or isinstance(held, Opaque) else schema_of_values([held])
 
 
 def _is_alike(one: Schema, other: Schema) -> bool:

@@ -22,9 +22,9 @@ from campaigns import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headrace.actors.clients.state_queries import query_state
 from headrace.cli import main
 from headrace.engine.errors import StateQueryError
-from headrace.jobs.queryable_state import query_state
 from headrace.jobs.snapshots import Snapshot
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.checkpoints.snapshot import CHANNEL_KIND, OperatorSnapshot, SnapshotPart

@@ -21,11 +21,11 @@ from headrace.engine.functions.contract import KeyedProcessFunction
 from headrace.engine.functions.isolation import copied
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.task.channel_state import Logged
-from headrace.jobs.snapshots import plain_value
 from headrace.state.backends.rocksdb.cache import estimated_bytes
 from headrace.state.backends.rocksdb.encoding import decode_value, encode_value
 from headrace.state.errors import TypeMismatchError
 from headrace.state.keys.hashing import hash_key, hash_keys, with_one_nan
+from headrace.state.open.plain_objects import plain_value
 from headrace.state.open.values import Opaque
 from headrace.state.values.encoding import decode_values, encode_values
 from headrace.state.values.json_text import json_text

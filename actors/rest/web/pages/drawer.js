@@ -9,6 +9,7 @@ import { href } from "../parts/router.js";
 import { FlameGraph } from "./flame_graph.js";
 import { Metrics } from "./metrics.js";
 import { Records } from "./records.js";
+import { StateOfKey } from "./state.js";
 
 const base = (job, vertex) => path("jobs", job.jid, "vertices", vertex.id);
 
@@ -93,10 +94,14 @@ const TABS = [
   ["operators", "Operators", Operators],
   ["flame-graph", "Flame graph", FlameGraph, "/jobs/{jobid}/vertices/{vertexid}/flamegraph"],
   ["records", "Records", Records, "/jobs/{jobid}/vertices/{vertexid}/samples"],
+  ["state", "State", StateOfKey, "/jobs/{jobid}/operators/{operatorid}/states/{statename}"],
 ];
 
+/** Tabs with data of the program, which a cluster shows only if it is told to. */
+const PRIVATE = new Set(["records", "state"]);
+
 export function Drawer({ job, vertex, points, tab, hints }) {
-  const known = TABS.filter(([id, , , needs]) => (needs === undefined || answers(needs)) && (id !== "records" || server.config?.features["record-samples"]));
+  const known = TABS.filter(([id, , , needs]) => (needs === undefined || answers(needs)) && (!PRIVATE.has(id) || server.config?.features["record-samples"]));
   const [current, , View] = known.find(([id]) => id === tab) ?? known[0];
   const tabs = known.map(([id, label]) => ({ id, label, href: href("job", job.jid, "graph", vertex.id, id) }));
   return html`<aside class="drawer" aria-label=${vertex.name}>

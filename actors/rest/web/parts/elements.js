@@ -63,7 +63,12 @@ export function Table({ columns, rows, keyOf, onRow, empty = "Nothing yet.", row
 
 /** Links of which one is where we are; `tabs` are `{id, label, href, badge?}`. */
 export function Tabs({ tabs, current, small = false }) {
-  return html`<nav class=${small ? "tabs small" : "tabs"} aria-label="Views">${tabs.map((tab) => html`<a
+  const own = useRef(null);
+  useEffect(() => {  // where there are more than fit
+    const link = own.current.querySelector("[aria-current=page]");
+    if (link) own.current.scrollLeft = link.offsetLeft + link.offsetWidth / 2 - own.current.offsetWidth / 2;
+  }, [current]);
+  return html`<nav ref=${own} class=${small ? "tabs small" : "tabs"} aria-label="Views">${tabs.map((tab) => html`<a
     key=${tab.id} href=${tab.href} aria-current=${tab.id === current ? "page" : undefined}
   >${tab.label}${tab.badge ? html`<em>${tab.badge}</em>` : ""}</a>`)}</nav>`;
 }
