@@ -21,6 +21,7 @@ from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySetti
 from headrace.engine.kernel.machine_resources import Examine
 from headrace.engine.protocol.messages import CancelJob, ListJobs
 from headrace.engine.protocol.views import JobView, TaskManagerView
+from headrace.state.checkpoints.leases import FileLease
 from headrace.state.identifiers import JobId
 
 from .cluster import Cluster, System
@@ -339,6 +340,8 @@ def start_heads(
     ha = plan.settings.high_availability
     assert ha is not None
     lease = open_lease(ha)
+    if isinstance(lease, FileLease):
+        lease.require_exclusive()
 
     def start_missing(born_after: int, num_heads: int) -> None:
         for index in range(num_heads):

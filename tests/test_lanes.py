@@ -9,7 +9,7 @@ from zookeeper_server import zookeeper  # noqa: F401 - a fixture
 
 def test_each_server_is_a_lane_that_has_tests():
     lanes = all_lanes()
-    assert {"kafka", "postgresql", "registry", "zookeeper"} <= set(lanes)
+    assert {"kafka", "postgresql", "registry", "s3", "zookeeper"} <= set(lanes)
     assert not [lane for lane in lanes if not modules_of(lane)]
 
 
@@ -47,7 +47,7 @@ def test_each_lane_has_its_turn(number):
 
 def test_what_has_changed_brings_its_lane():
     assert changed_lanes(["actors/zookeeper_lease.py", "docs/guide/kafka.md"]) == {"zookeeper"}
-    assert changed_lanes(["state/checkpoints/leases.py"]) == {"zookeeper"}
+    assert changed_lanes(["state/checkpoints/leases.py"]) == {"s3", "zookeeper"}
     assert changed_lanes(["tests/registry_server.py", "tests/api/connectors/kafka/test_sink.py"]) >= {
         "registry",
         "kafka",

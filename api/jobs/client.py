@@ -429,7 +429,7 @@ class JobClient:
         A job that is being started or restarted is waited for.
 
         Args:
-            directory: Below which its folder is made: a path or any ``pyarrow.fs`` URI that all machines reach. None
+            directory: Below which its folder is made: a path or a URI that all machines reach. None
                 takes the job's default (``set_default_savepoint_directory``).
             timeout: Seconds; None waits for as long as it takes: it is given up after the checkpoint timeout.
 

@@ -156,7 +156,7 @@ class CheckpointConfig:
         return self._directory or self._temporary
 
     def set_checkpoint_storage_dir(self, directory: str | os.PathLike[str]) -> CheckpointConfig:
-        """Set where checkpoints go: a path or any ``pyarrow.fs`` URI; a relative path is one of the client's."""
+        """Set where checkpoints go: a path or a URI; a relative path is one of the client's."""
         self._directory = lasting_place(directory, "the directory of checkpoints")
         return self
 

@@ -231,7 +231,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         For more than one file, for compressed or followed ones and bad bytes there is `FileSource.text`, which this is.
 
         Args:
-            file_path: A file, a directory or a glob; a local path or any ``pyarrow.fs`` URI.
+            file_path: A file, a directory or a glob; a local path or a URI.
             charset_name: The encoding, as Python knows it.
 
         Raises:

@@ -223,7 +223,7 @@ class EnvironmentSettings:
         Must be called before the first job is submitted.
 
         Args:
-            directory: Where the cluster's jobs are kept: a path or any ``pyarrow.fs`` URI that all its machines reach.
+            directory: Where the cluster's jobs are kept: a path or a URI that all its machines reach.
                 It holds pickled programs, which a cluster runs: let only those write there who may run jobs.
             cluster_id: Names the cluster; one that is started with the directory and id of one that is gone recovers
                 its jobs. None takes ``cluster_name``.
@@ -344,7 +344,7 @@ class EnvironmentSettings:
         Args:
             interval_ms: Time from one to the next, milliseconds (or a text such as "10 s").
             mode: Exactly-once or at-least-once.
-            directory: A path or any ``pyarrow.fs`` URI that all machines of the cluster reach. None takes a fresh
+            directory: A path or a URI that all machines of the cluster reach. None takes a fresh
                 temporary directory of this machine: enough to survive the death of any process, not that of the
                 machine, and not for several machines.
         """
@@ -387,7 +387,7 @@ class EnvironmentSettings:
         """Say where the next jobs' savepoints go unless their request names a place.
 
         Args:
-            directory: A path or any ``pyarrow.fs`` URI that all machines of the cluster reach. A relative path is one
+            directory: A path or a URI that all machines of the cluster reach. A relative path is one
                 of the client's working directory.
         """
         self._savepoint_directory = lasting_place(directory, "the directory of savepoints")

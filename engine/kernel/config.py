@@ -83,7 +83,7 @@ class CheckpointSettings:
 
     Attributes:
         interval_ms: Time from one trigger to the next, milliseconds.
-        directory: Where they go: a path or any ``pyarrow.fs`` URI. Each job makes a folder of its own in it.
+        directory: Where they go: a path or a URI. Each job makes a folder of its own in it.
         mode: Aligned (exactly-once) or not (at-least-once).
         timeout_ms: A checkpoint that is not complete by then is aborted.
         min_pause_ms: At least this long between the end of one and the trigger of the next.

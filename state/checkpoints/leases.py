@@ -24,8 +24,9 @@ for this cluster and this epoch, so that no other record can be put in its place
 holds it. Epochs and renewals are not: whoever can write them can also delete them.
 
 This asks of the file system that `create_exclusive` is atomic and that a file that was written is seen by those that
-looks next: local disks, NFS, HDFS. On object stores pyarrow cannot create exclusively; use ZooKeeper for the lease
-there (``headrace.actors.zookeeper_lease``), which passes the same tests.
+look next: local disks, NFS, HDFS, object stores with conditional writes. Others are refused at start
+(`require_exclusive`); use ZooKeeper for the lease there (``headrace.actors.zookeeper_lease``), which passes the same
+tests.
 
 Source: Gray and Cheriton 1989 (leases); Kleppmann's fencing tokens; Flink's ``LeaderElectionDriver`` and its
 ZooKeeper and Kubernetes forms.
@@ -235,6 +236,14 @@ class FileLease:
         """The lease of a cluster, below the cluster's directory; nothing is made before the first write."""
         fs, root = filesystem_for(join_uri(cluster_uri, "leader"), is_private=True)
         return cls(fs, root, key_file)
+
+    def require_exclusive(self) -> None:
+        """Make sure that of several candidates one wins.
+
+        Raises:
+            ConfigurationError: If the file system cannot promise it.
+        """
+        self.fs.require_exclusive_create(join_confined(self.root, "epochs"))
 
     def observe(self) -> LeaseState:
         epoch = self._newest()

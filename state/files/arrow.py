@@ -1,4 +1,4 @@
-"""Object stores, HDFS and all that ``pyarrow.fs`` and ``fsspec`` know, as a `FileSystem`."""
+"""All that ``pyarrow.fs`` and ``fsspec`` know, as a `FileSystem`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ __all__ = ["ArrowFileSystem"]
 class ArrowFileSystem:
     """Any file system of ``pyarrow.fs``, and through it any of ``fsspec``.
 
-    What cannot be promised everywhere:
-        * ``create_exclusive`` is atomic on HDFS, whose rename refuses an existing target. On object stores (S3, GCS,
-          Azure) and over ``fsspec`` pyarrow has no conditional put: the file is looked for, written and read back. A
-          caller that comes later is always refused; of callers within the same moment the last one wins, and the others
-          are told so only if they read back its content. Two JobManagers of one job in that moment are kept apart by
-          the cluster, not by the store.
-        * ``write_bytes`` is atomic on object stores (a put is), and by temporary name and rename elsewhere.
-        * ``rename`` on object stores is a copy followed by a deletion: both names may be there after a crash, never
+    What cannot be promised:
+        * ``create_exclusive`` is not atomic: the file is looked for, written and read back. Who comes later is always
+          refused; of callers within the same moment the last one wins, and the others are told so only if they
+          read back its content. So leases are refused here (`require_exclusive_create`); two JobManagers of one job in
+          that moment are kept apart by the cluster, not by the store.
+        * ``write_bytes`` goes by temporary name and rename, over ``fsspec`` by one write.
+        * ``rename`` over ``fsspec`` may be a copy followed by a deletion: both names may be there after a crash, never
           neither.
 
     Args:
@@ -33,8 +32,8 @@ class ArrowFileSystem:
     def __init__(self, filesystem: Any) -> None:
         self._fs = filesystem
         self._kind: str = filesystem.type_name
-        # Object stores make a file visible only when its upload is complete.
-        self._puts_atomically = self._kind in ("s3", "gcs", "abfs") or self._kind.startswith("py::fsspec")
+        # What fsspec is used for are object stores: they make a file visible only when its upload is complete.
+        self._puts_atomically = self._kind.startswith("py::fsspec")
 
     @classmethod
     def from_uri(cls, uri: str) -> tuple[ArrowFileSystem, str]:
@@ -74,21 +73,16 @@ class ArrowFileSystem:
             message = "could not create a file: it exists"
             raise AlreadyExistsError(message, operation="create", path=path)
         with self._mapped("create", path):
-            if self._kind == "hdfs":
-                temporary = self._write_temporary(path, data)
-                try:
-                    self._fs.move(temporary, path)
-                except OSError as error:
-                    self._fs.delete_file(temporary)
-                    if not self._is_file(path):
-                        raise
-                    message = "could not create a file: it exists"
-                    raise AlreadyExistsError(message, operation="create", path=path) from error
-                return
             self._put(path, data)
         if self.read_bytes(path) != data:
             message = "could not create a file: somebody else did at the same time"
             raise AlreadyExistsError(message, operation="create", path=path)
+
+    def require_exclusive_create(self, directory: str) -> None:
+        """Refuse: it is not atomic."""
+        message = f"files cannot be created exclusively through {self._kind}: two leaders could be elected at once"
+        hint = "use s3://, gs://, az://, hdfs:// or a shared disk; or elect leaders in ZooKeeper: lease_store"
+        raise ConfigurationError(message, hint=hint, path=directory)
 
     def rename(self, source: str, target: str) -> None:
         with self._mapped("rename", source):
@@ -144,13 +138,10 @@ class ArrowFileSystem:
         return temporary
 
     def _replace(self, source: str, target: str) -> None:
-        if self._kind == "hdfs" and self._is_file(target):  # its rename refuses an existing target
-            self._fs.delete_file(target)
         self._fs.move(source, target)
 
     def _make_parent(self, path: str) -> None:
-        if self._kind not in ("s3", "gcs", "abfs"):  # these have no directories
-            self._fs.create_dir(path.rpartition("/")[0], recursive=True)
+        self._fs.create_dir(path.rpartition("/")[0], recursive=True)
 
     def _is_file(self, path: str) -> bool:
         return bool(self._fs.get_file_info(path).is_file)

@@ -23,6 +23,7 @@ from ..errors import ConfigurationError, StorageError
 from .arrow import ArrowFileSystem
 from .local import LocalFileSystem
 from .memory import MemoryFileSystem
+from .objects import OBJECT_SCHEMES, ObjectFileSystem
 
 __all__ = [
     "FileSystem",
@@ -67,6 +68,17 @@ class FileSystem(Protocol):
 
         Raises:
             AlreadyExistsError: If the file is there.
+        """
+        ...
+
+    def require_exclusive_create(self, directory: str) -> None:
+        """Make sure that `create_exclusive` keeps its promise here: what would elect two leaders is refused at start.
+
+        Args:
+            directory: Below which files may be made, and deleted again, to find out.
+
+        Raises:
+            ConfigurationError: If it does not.
         """
         ...
 
@@ -169,8 +181,9 @@ def filesystem_for(uri: str, *, is_private: bool = False) -> tuple[FileSystem, s
     """Find the file system of a URI and the path in it.
 
     Args:
-        uri: A local path (relative ones are taken from the working directory), ``file://``, ``memory://<store>/...``
-            or any URI that ``pyarrow.fs`` or, if installed, ``fsspec`` knows: ``s3://``, ``gs://``, ``hdfs://`` ...
+        uri: A local path (relative ones are taken from the working directory), ``file://``, ``memory://<store>/...``,
+            object stores (`headrace.state.files.objects`): ``s3://``, ``gs://``, ``az://`` ..., or any URI that
+            ``pyarrow.fs`` or, if installed, ``fsspec`` knows: ``hdfs://`` ...
         is_private: Whether what is made on a local disk is for its owner alone (`LocalFileSystem`).
 
     Returns:
@@ -191,6 +204,8 @@ def filesystem_for(uri: str, *, is_private: bool = False) -> tuple[FileSystem, s
     if scheme == "memory":
         name, _, path = rest.partition("/")
         return MemoryFileSystem.named(name), path.rstrip("/")
+    if scheme in OBJECT_SCHEMES:
+        return ObjectFileSystem.from_uri(uri)
     return ArrowFileSystem.from_uri(uri)
 
 

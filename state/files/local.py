@@ -57,6 +57,9 @@ class LocalFileSystem:
                     _write_new(path, data, self._file_mode)
             _flush_directory(os.path.dirname(path))
 
+    def require_exclusive_create(self, directory: str) -> None:
+        """It is."""
+
     def rename(self, source: str, target: str) -> None:
         with storage_errors("rename", source):
             make_directories(os.path.dirname(target), self._directory_mode)

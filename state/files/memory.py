@@ -71,6 +71,9 @@ class MemoryFileSystem:
             self.files[path] = bytes(data)
         self._meet_fault("create.done", path)
 
+    def require_exclusive_create(self, directory: str) -> None:
+        """It is."""
+
     def rename(self, source: str, target: str) -> None:
         self._meet_fault("rename", source)
         with self._lock:

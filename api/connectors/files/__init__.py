@@ -1,6 +1,6 @@
 """Files as a source and as a sink: Parquet, CSV, JSON lines and (as a source) plain text.
 
-They are in any file system that ``pyarrow.fs`` reaches.
+They are in any file system of `headrace.state.files.filesystem`.
 
 May import: `headrace.formats`, `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at
 `source`, then `sink`.

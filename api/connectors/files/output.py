@@ -53,6 +53,7 @@ from headrace.state.checkpoints.manifest_schema import is_text, require
 from headrace.state.files.filesystem import filesystem_for, join_confined, place_of, store_of
 from headrace.state.files.local import LocalFileSystem, make_directories
 from headrace.state.files.memory import MemoryFileSystem
+from headrace.state.files.objects import MAX_RENAMED_BYTES, ObjectFileSystem
 from headrace.state.reading.read_limits import number_in
 from headrace.state.reading.stored_json import parse_json
 
@@ -147,7 +148,8 @@ class OutputDirectory:
 
     @property
     def _renames_at_once(self) -> bool:
-        return isinstance(self.fs, (LocalFileSystem, MemoryFileSystem))
+        """Whether what has the new name is whole: object stores copy at once."""
+        return isinstance(self.fs, (LocalFileSystem, MemoryFileSystem, ObjectFileSystem))
 
     def is_public_elsewhere(self, committable: Committable) -> bool:
         """Return whether a part that was prepared for another directory is public there.
@@ -159,6 +161,16 @@ class OutputDirectory:
         fs, root = filesystem_for(committable.location)
         path = join_confined(root, committable.final)
         return fs.exists(path) and fs.size(path) == committable.size
+
+    def require_room(self, part_bytes: int) -> None:
+        """Make sure that parts can be renamed: what cannot be committed must not be staged.
+
+        Raises:
+            ConfigurationError: If the store takes no objects of that size.
+        """
+        if isinstance(self.fs, ObjectFileSystem) and part_bytes > MAX_RENAMED_BYTES // 2:
+            message = f"parts in an object store have at most {MAX_RENAMED_BYTES // 2:,} bytes; got {part_bytes:,}"
+            raise ConfigurationError(message, hint="lower max_part_bytes", path=self.location)
 
     def make(self) -> None:
         """Make the directory, and refuse links in it that lead elsewhere."""

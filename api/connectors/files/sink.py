@@ -63,7 +63,7 @@ class FileSink:
     """Writes files into a directory. Made by `parquet`, `csv` or `json_lines`.
 
     Common arguments of all three:
-        path: The directory: a local path or any ``pyarrow.fs`` URI; made if it is not there. A relative path is the
+        path: The directory: a local path or a URI; made if it is not there. A relative path is the
             client's.
         max_part_bytes: A part is closed when it has this many bytes (about), even between checkpoints.
         max_part_rows: A part is closed when it has this many rows; None for no such limit.
@@ -421,6 +421,7 @@ class _FileCommitter(Committer):
         self._context = context
         output = _directory(self._settings, context.history)
         with self._failing("cannot use the output directory", output.root):
+            output.require_room(self._settings.max_part_bytes)
             output.make()
             output.require_fresh(self._settings.mode)
             self._newer(output)  # before the owner is shut out for nothing

@@ -1,4 +1,4 @@
-"""Files as a source: Parquet, CSV, JSON lines and text, in any file system that ``pyarrow.fs`` reaches; with the sink.
+"""Files as a source: Parquet, CSV, JSON lines and text, wherever `headrace.state.files` reaches; with the sink.
 
 Discovery lists files and cuts them into splits: Parquet by row groups, text by whole file or, where records end with
 the line, by byte ranges. A file is cut once: the engine knows it by its path, and a split carries its range, so other
@@ -62,7 +62,7 @@ class FileSource:
 
     Common arguments of all:
         path: A file, a directory, a glob (``*``, ``?``, ``[..]``, ``**`` for any depth), or several of them; a local
-            path or any ``pyarrow.fs`` URI. Relative paths are the client's. Files are read in the order of their names.
+            path or a URI. Relative paths are the client's. Files are read in the order of their names.
         recursive: Whether a directory's subdirectories are read, too.
         follow: Look for new files this often (milliseconds, or text such as ``"1 s"``), without end; None reads what is
             there and ends. Event time goes on with the slowest subtask: see ``WatermarkStrategy.with_idleness`` if some

@@ -10,6 +10,8 @@ import sys
 
 import cloudpickle
 import pytest
+from pyarrow import fs as arrow_fs
+from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
 
 from headrace import Committer, PossibleLossError, SinkError, SinkWriter
 from headrace.connectors.files import FileSink
@@ -74,6 +76,20 @@ def json_files(tmp_path):
     return SinkSubject(FileSink.json_lines(tmp_path / "out"), visible, lambda number: {"n": number})
 
 
+def objects_of(bucket):
+    """A file sink in a bucket, as another client sees it: pyarrow's."""
+
+    def visible():
+        store = arrow_fs.S3FileSystem(
+            endpoint_override=os.environ["AWS_ENDPOINT_URL"], region="us-east-1", allow_bucket_creation=False
+        )
+        selector = arrow_fs.FileSelector(f"{bucket.removeprefix('s3://')}/out", allow_not_found=True)
+        names = [found.path for found in store.get_file_info(selector) if found.base_name.startswith("part-")]
+        return [json.loads(line)["n"] for name in names for line in store.open_input_stream(name).read().splitlines()]
+
+    return SinkSubject(FileSink.json_lines(f"{bucket}/out"), visible, lambda number: {"n": number})
+
+
 def sqlite_subject(tmp_path, **options):
     path = tmp_path / "db.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -105,6 +121,11 @@ def test_sink(check, subject, tmp_path):
 @pytest.mark.parametrize("check", OWNED_SINK_CONTRACT, ids=lambda check: check.__name__)
 def test_sink_with_an_owner(check, subject, tmp_path):
     check(subject(tmp_path))
+
+
+@pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)
+def test_files_in_s3(check, s3_bucket):  # noqa: F811
+    check(objects_of(s3_bucket))
 
 
 @pytest.mark.parametrize("check", OWNED_SINK_CONTRACT, ids=lambda check: check.__name__)

@@ -1,4 +1,4 @@
-"""File systems: one contract suite over local disk, memory and pyarrow's; races and crashes of the local one."""
+"""File systems: one contract suite over local disk, memory, pyarrow's and S3; races and crashes of the local one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem as LocalFsspec
 from pyarrow import fs as arrow_fs
+from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
 
 from headrace.state.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from headrace.state.files.arrow import ArrowFileSystem
@@ -33,9 +34,14 @@ class Shelf(LocalFsspec):
 fsspec.register_implementation("shelf", Shelf)
 
 
-@pytest.fixture(params=["local", "memory", "arrow", "fsspec"])
+S3 = pytest.param("s3", marks=pytest.mark.lane("s3"))
+
+
+@pytest.fixture(params=["local", "memory", "arrow", "fsspec", S3])
 def place(request, tmp_path):
     """A file system and an empty directory in it."""
+    if request.param == "s3":
+        return filesystem_for(f"{request.getfixturevalue('s3_bucket')}/root")
     if request.param == "local":
         return LocalFileSystem(), str(tmp_path)
     if request.param == "memory":
@@ -120,16 +126,16 @@ def test_files_are_read_and_written_as_streams(place):
     assert fs.size(f"{root}/a/stream") == 6
 
 
-@pytest.mark.parametrize("kind", ["local", "memory"])
-def test_of_racing_creates_one_wins(kind, tmp_path):
-    fs = LocalFileSystem() if kind == "local" else MemoryFileSystem()
+@pytest.mark.parametrize("place", ["local", "memory", S3], indirect=True)
+def test_of_racing_creates_one_wins(place):
+    fs, root = place
     barrier = threading.Barrier(8)
     winners = []
 
     def race(i):
         barrier.wait()
         try:
-            fs.create_exclusive(f"{tmp_path}/epochs/7", b"%d" % i)
+            fs.create_exclusive(f"{root}/epochs/7", b"%d" % i)
             winners.append(i)
         except AlreadyExistsError:
             pass
@@ -140,8 +146,8 @@ def test_of_racing_creates_one_wins(kind, tmp_path):
     for thread in threads:
         thread.join()
     assert len(winners) == 1
-    assert fs.read_bytes(f"{tmp_path}/epochs/7") == b"%d" % winners[0]
-    assert len(fs.list_files(str(tmp_path))) == 1
+    assert fs.read_bytes(f"{root}/epochs/7") == b"%d" % winners[0]
+    assert len(fs.list_files(root)) == 1
 
 
 class Crash(BaseException):

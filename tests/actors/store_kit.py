@@ -1,0 +1,163 @@
+"""Jobs on Ray whose checkpoints, leases and output are in one store, while processes and the store die.
+
+A generator makes rows; a job counts them in windows by event time and writes the counts with a `FileSink`, on a cluster
+with a standby. At random moments a slot, a TaskManager, the JobManager, the head that leads, the store's server, or the
+server and a slot are killed with signal 9; the server is started again a moment later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from failover import leader_pid
+from kill_soak import expected_windows, kind_of, living_hosts, make_row
+
+from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
+from headrace.actors.ray.connection import open_ray
+from headrace.connectors.datagen import GeneratorSource
+from headrace.connectors.files import FileSink
+from headrace.engine.errors import StorageError
+from headrace.engine.kernel.config import HighAvailabilitySettings
+
+RATE = 2_000
+"""Records a second."""
+
+WINDOW_MS = 200
+SECONDS_PER_FAULT = 12.0
+LEASE_MS = 12_000
+VICTIMS = ("slot", "slot", "TaskManager", "JobManager", "head", "server", "server and slot")
+
+
+class StoreServer(Protocol):
+    """A server that keeps what it has."""
+
+    def start(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def build(env: StreamExecutionEnvironment, place: str, num_records: int) -> None:
+    source = GeneratorSource(make_row, count=num_records, records_per_second=RATE)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner("ts")
+    (
+        env.from_source(source, strategy, "numbers")
+        .map(lambda row: (row["key"], row["ts"] // WINDOW_MS, 1))
+        .key_by(lambda row: row[0])
+        .window(TumblingEventTimeWindows.of(WINDOW_MS))
+        .reduce(lambda a, b: (a[0], a[1], a[2] + b[2]))
+        .map(lambda row: {"key": row[0], "window": row[1], "n": row[2]})
+        .sink_to(FileSink.json_lines(f"{place}/out"))
+    )
+
+
+def strike(kind: str, server: StoreServer, settings: HighAvailabilitySettings, rng: random.Random) -> bool:
+    """Kill something; False if there is none of the kind now."""
+    is_of_server = kind.startswith("server")
+    if is_of_server:
+        server.kill()
+    if kind == "head":
+        try:
+            os.kill(leader_pid(settings), signal.SIGKILL)
+        except (ProcessLookupError, AssertionError, StorageError):
+            return False
+    elif kind != "server":
+        hosts = living_hosts()
+        candidates = sorted(host for host in hosts if kind_of(host) == kind.removeprefix("server and "))
+        if candidates:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(hosts[rng.choice(candidates)], signal.SIGKILL)
+        elif not is_of_server:
+            return False
+    if is_of_server:
+        time.sleep(rng.uniform(0.2, 3))
+        server.start()
+    return True
+
+
+def judge(lines: list[str], num_records: int) -> dict[str, int]:
+    """What is wrong with what is public."""
+    got: Counter[tuple[int, int]] = Counter()
+    for row in map(json.loads, lines):
+        got[(row["key"], row["window"])] += row["n"]
+    expected = expected_windows(num_records)
+    return {
+        "lost": sum((expected - got).values()),
+        "doubled": sum((got - expected).values()) + len(lines) - len(got),
+    }
+
+
+def soak(
+    faults: int, seed: int, server: StoreServer, place: str, read: Callable[[], list[str]], state_backend: str
+) -> dict[str, Any]:
+    """Run the job with faults.
+
+    Args:
+        faults: How many.
+        seed: Of the moments and victims.
+        server: It runs.
+        place: A URI of the store.
+        read: Gives all lines of the files that are public, through a client that nobody here wrote.
+        state_backend: Of the job.
+    """
+    rng = random.Random(seed)
+    num_records = int(RATE * SECONDS_PER_FAULT * (faults + 1))
+    open_ray("local", 8)
+    settings = HighAvailabilitySettings(f"{place}/ha", f"soak-{uuid.uuid4().hex[:6]}", lease_ms=LEASE_MS)
+    env = StreamExecutionEnvironment.get_execution_environment("ray", detached=True, high_availability=settings)
+    env.set_parallelism(2)
+    env.set_state_backend(state_backend)
+    env.enable_checkpointing(500, directory=f"{place}/checkpoints")
+    build(env, place, num_records)
+    struck: Counter[str] = Counter()
+    client = env.execute_async("store soak")
+    try:
+        while sum(struck.values()) < faults and client.view().state not in ("FINISHED", "FAILED"):
+            time.sleep(rng.uniform(0.2, SECONDS_PER_FAULT / 2))
+            kind = rng.choice(VICTIMS)
+            if strike(kind, server, settings, rng):
+                struck[kind] += 1
+        client.result(timeout=900)
+        view = client.view()
+    finally:
+        cluster = env._cluster
+        assert cluster is not None
+        cluster.shut_down()
+    return {
+        "faults": sum(struck.values()),
+        **{f"killed: {kind}": struck[kind] for kind in sorted(struck)},
+        "restarts": view.num_restarts,
+        "checkpoints": view.checkpoints_completed,
+        "records": num_records,
+        **judge(lines := read(), num_records),
+        "windows": len(lines),
+    }
+
+
+def run(name: str, campaign: Callable[[argparse.Namespace], dict[str, Any]]) -> int:
+    """The command line of a campaign; gives its status."""
+    parser = argparse.ArgumentParser(description=name)
+    parser.add_argument("--faults", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--state-backend", choices=("heap", "rocksdb"), default="heap")
+    options = parser.parse_args()
+    import ray
+
+    try:
+        figures = campaign(options)
+    finally:
+        ray.shutdown()
+    for label, value in figures.items():
+        print(f"{label}: {value}")
+    is_bad = bool(figures["lost"] + figures["doubled"]) or figures["faults"] < options.faults
+    print(f"{0 if is_bad else 1} passed, {1 if is_bad else 0} failed")
+    return 1 if is_bad else 0
