@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.engine.columns.grouping import Groups
 from headrace.engine.errors import ProgramError, SourceError, TypeMismatchError
 
-__all__ = ["FOLDERS", "by_folder", "named_folders", "of_folders", "require_folder_columns"]
+__all__ = ["FOLDERS", "by_folder", "by_values", "named_folders", "of_folders", "require_folder_columns"]
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _CHARACTER = r"[A-Za-z0-9_.~%-]"
@@ -63,16 +63,23 @@ def by_folder(names: Sequence[str], columns: pa.RecordBatch) -> Iterator[tuple[s
     Raises:
         TypeMismatchError: If a value is longer than a name of a folder can be.
     """
-    keyed = [columns.column(name) for name in names]
-    groups = Groups.of([pa.nulls(len(one), pa.string()) if pa.types.is_null(one.type) else one for one in keyed])
+    keyed = pa.RecordBatch.from_arrays([columns.column(name) for name in names], names=list(names))
+    kept = columns.select([name for name in columns.schema.names if name not in names])
+    for key, rows in by_values(keyed, kept):
+        values = [column[0].as_py() for column in key.columns]
+        yield "/".join(_folder_of(name, value) for name, value in zip(names, values, strict=True)), rows
+
+
+def by_values(keys: pa.RecordBatch, rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """Yield the rows of each combination of values, in their order, and the values: one row of ``keys``."""
+    texts = [pa.nulls(keys.num_rows, pa.string()) if pa.types.is_null(one.type) else one for one in keys.columns]
+    groups = Groups.of(texts)
     by_group = np.argsort(groups.codes, kind="stable")
     ends = np.cumsum(np.bincount(groups.codes, minlength=groups.num_codes)[groups.occupied])
-    keys = [groups.take_keys(column).to_pylist() for column in keyed]
-    kept = columns.select([name for name in columns.schema.names if name not in names])
     start = 0
-    for values, end in zip(zip(*keys, strict=True), ends.tolist(), strict=True):
-        folder = "/".join(_folder_of(name, value) for name, value in zip(names, values, strict=True))
-        yield folder, kept.take(pa.array(by_group[start:end]))
+    for end in ends.tolist():
+        own = pa.array(by_group[start:end])
+        yield keys.take(own[:1]), rows.take(own)
         start = end
 
 

@@ -77,7 +77,8 @@ def commits_in_order(subject: SinkSubject) -> None:
         job.checkpoint(checkpoint_id, completes=checkpoint_id != 2, notifies=checkpoint_id == 3)
     subject.check_visible([10, 11, 20, 21, 30, 31], "the third checkpoint is complete")
     prepared = [[committable for owner, committable in subject.calls if owner == subtask] for subtask in (0, 1)]
-    assert [len(each) for each in prepared] == [3, 3], "a committable for each checkpoint"
+    prepared = [each for each in prepared if each or not hasattr(subject.sink, "create_global_committer")]
+    assert {len(each) for each in prepared} == {3}, "a committable for each checkpoint"
     assert all(each.index(one) == index for each in prepared for index, one in enumerate(each)), "each has its own name"
 
 
@@ -345,10 +346,9 @@ def ends_with_its_last_commit(subject: SinkSubject) -> None:
     job.put(2, subtask=1)
     job.holds_work = True
     job.checkpoint(1)
-    for operator in job.operators:
-        operator.finish_job()
     attempt = job.attempt
     assert attempt is not None
+    attempt.finish()
     assert not attempt.is_settled, "finished before its last commit"
     attempt.run_work()
     assert all(operator.is_settled for operator in attempt.operators)
@@ -406,6 +406,7 @@ def survives_a_crash_anywhere(subject: SinkSubject) -> None:
             continue
         break
     assert crash > 10, "hardly anything was passed"
+    job.probe = lambda _point: None
     job.finish()
     subject.check_visible(range(number), "the job has ended")
 

@@ -4,6 +4,8 @@
 of their completion, kills and deploys again, at another parallelism if it is told so. An attempt that was replaced
 lives on as a `SinkAttempt` as long as the test holds it: a process that was given up for dead and does not know it.
 
+A sink with one committer for all subtasks is played with it; what its writers emit comes to it at once.
+
 Committing runs on the spot, pauses between retries take no time. With ``holds_work`` it stays where it is until
 `SinkAttempt.run_work`: commits that are under way while other things happen.
 """
@@ -15,8 +17,10 @@ from typing import Any
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import Sink
-from headrace.engine.connectors.sinks import SinkOperator
-from headrace.engine.functions.operator import OffloadEnd, OperatorContext
+from headrace.engine.connectors.global_commits import EmittingWriterOperator, GlobalCommitterOperator
+from headrace.engine.connectors.sink_protocols import SupportsGlobalCommitter
+from headrace.engine.connectors.sinks import CommitterOperator, SinkOperator
+from headrace.engine.functions.operator import OffloadEnd, Operator, OperatorContext
 from headrace.engine.kernel.metrics import MetricGroup
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 from headrace.state.checkpoints.snapshot import RestoredPart
@@ -27,11 +31,25 @@ __all__ = ["SinkAttempt", "SinkTestHarness"]
 START_MS = 1_700_000_000_000
 
 
+KeptPart = tuple[str, RestoredPart]
+"""Of a checkpoint: whether it is of ``sink`` or ``committer``, and what."""
+
+
+class _ToCommitter:
+    """What writers emit is the committer's input."""
+
+    def __init__(self, committer: GlobalCommitterOperator) -> None:
+        self._committer = committer
+
+    def emit(self, batch: Batch) -> None:
+        self._committer.process_batch(batch, 0)
+
+
 class SinkAttempt:
     """One deployment of the sink.
 
     Attributes:
-        operators: By subtask.
+        operators: By subtask; behind them the one committer of all, if the sink has one.
         works: What was asked to be done outside and has not been done: (what, whom to tell of its end).
     """
 
@@ -40,23 +58,41 @@ class SinkAttempt:
         harness: SinkTestHarness,
         number: int,
         parallelism: int,
-        restored: Sequence[RestoredPart],
+        restored: Sequence[KeptPart],
         must_prove_after: int | None = None,
     ) -> None:
         self._harness = harness
         self._must_prove_after = must_prove_after
         self._number = number
         self._parallelism = parallelism
-        self.operators: list[SinkOperator] = []
+        self.operators: list[Operator] = []
         self.works: list[tuple[Callable[[], Any], OffloadEnd]] = []
         self._backends: list[HeapOperatorStateBackend] = []
+        sink: Any = harness.sink
+        if not hasattr(sink, "create_global_committer"):
+            for subtask in range(parallelism):
+                self._add(SinkOperator(sink), "sink", subtask, parallelism, restored, None)
+            return
+        committer = GlobalCommitterOperator(sink)
         for subtask in range(parallelism):
-            backend = HeapOperatorStateBackend(OperatorId("sink"))
-            backend.restore(restored, subtask, parallelism)
-            self._backends.append(backend)
-            operator = SinkOperator(harness.sink)
-            self.operators.append(operator)
-            operator.open(self._context(subtask, backend))
+            writer = EmittingWriterOperator(sink)
+            self._add(writer, "sink", subtask, parallelism, restored, _ToCommitter(committer))
+        self._add(committer, "committer", 0, 1, restored, None)
+
+    def _add(
+        self,
+        operator: Operator,
+        name: str,
+        subtask: int,
+        parallelism: int,
+        restored: Sequence[KeptPart],
+        output: _ToCommitter | None,
+    ) -> None:
+        backend = HeapOperatorStateBackend(OperatorId(name))
+        backend.restore([part for owner, part in restored if owner == name], subtask, parallelism)
+        self._backends.append(backend)
+        self.operators.append(operator)
+        operator.open(self._context(name, subtask, parallelism, backend, output, bool(restored)))
 
     @property
     def parallelism(self) -> int:
@@ -68,7 +104,15 @@ class SinkAttempt:
         """Whether nothing is under way: its tasks may start, or end."""
         return all(operator.is_settled for operator in self.operators)
 
-    def _context(self, subtask: int, backend: HeapOperatorStateBackend) -> OperatorContext:
+    def _context(
+        self,
+        name: str,
+        subtask: int,
+        parallelism: int,
+        backend: HeapOperatorStateBackend,
+        output: _ToCommitter | None,
+        is_restored: bool,
+    ) -> OperatorContext:
         # Nothing here refers to the attempt itself: one that is no longer held is gone at once, with its open files.
         harness, works = self._harness, self.works
 
@@ -85,16 +129,17 @@ class SinkAttempt:
             return len(works)
 
         return OperatorContext(
-            operator=OperatorId("sink"),
-            name="sink",
+            operator=OperatorId(name),
+            name=name,
             subtask=subtask,
-            parallelism=self._parallelism,
+            parallelism=parallelism,
             max_parallelism=128,
             attempt=f"1.{self._number}",
             job=harness.job,
-            output=None,  # type: ignore[arg-type]  # a sink emits nothing
+            output=output,  # type: ignore[arg-type]  # subtasks that commit emit nothing
             keyed_state=None,  # type: ignore[arg-type]  # and has no keyed state
             operator_state=backend,
+            is_restored=is_restored,
             metrics=MetricGroup(),
             now_ms=lambda: harness.now_ms,
             probe=lambda point: harness.probe(point),
@@ -125,13 +170,25 @@ class SinkAttempt:
         batch = records if isinstance(records, Batch) else Batch.of_rows(list(records))
         self.operators[subtask].process_batch(batch, 0)
 
-    def snapshot(self, checkpoint_id: int) -> list[RestoredPart]:
+    def snapshot(self, checkpoint_id: int) -> list[KeptPart]:
         """Return what a checkpoint holds of it."""
-        parts: list[RestoredPart] = []
-        for subtask, (operator, backend) in enumerate(zip(self.operators, self._backends, strict=True)):
+        kept: list[KeptPart] = []
+        for index, (operator, backend) in enumerate(zip(self.operators, self._backends, strict=True)):
+            operator.prepare_snapshot(checkpoint_id)
             operator.take_snapshot(checkpoint_id)
-            parts += [RestoredPart(p.state, p.kind, p.metadata, p.write(), subtask) for p in backend.snapshot()]
-        return parts
+            is_common = isinstance(operator, GlobalCommitterOperator)
+            name, subtask = ("committer", 0) if is_common else ("sink", index)
+            parts = [RestoredPart(p.state, p.kind, p.metadata, p.write(), subtask) for p in backend.snapshot()]
+            kept += [(name, part) for part in parts]
+        return kept
+
+    def finish(self) -> None:
+        """All input has come, and the job's output may be committed."""
+        for operator in self.operators:
+            if not isinstance(operator, CommitterOperator):
+                operator.finish()
+        for operator in self.operators:
+            operator.finish_job()
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """Tell all subtasks that a checkpoint is complete."""
@@ -165,7 +222,14 @@ class SinkTestHarness:
         pauses_ms: How long retries have waited, in order.
     """
 
-    def __init__(self, sink: Sink, parallelism: int = 1, *, checkpointing: bool = True, job: str = "job") -> None:
+    def __init__(
+        self,
+        sink: Sink | SupportsGlobalCommitter,
+        parallelism: int = 1,
+        *,
+        checkpointing: bool = True,
+        job: str = "job",
+    ) -> None:
         self.sink = sink
         self.checkpointing = checkpointing
         self.job = job
@@ -178,7 +242,7 @@ class SinkTestHarness:
         self.pauses_ms: list[int] = []
         self._parallelism = parallelism
         self._num_attempts = 0
-        self._snapshots: dict[int, list[RestoredPart]] = {0: []}
+        self._snapshots: dict[int, list[KeptPart]] = {0: []}
 
     @property
     def parallelism(self) -> int:
@@ -186,7 +250,7 @@ class SinkTestHarness:
         return self._parallelism
 
     @property
-    def operators(self) -> list[SinkOperator]:
+    def operators(self) -> list[Operator]:
         """The newest deployment's, by subtask."""
         return self._current.operators
 
@@ -254,8 +318,7 @@ class SinkTestHarness:
 
     def finish(self) -> None:
         """End the job in order: what is left is committed, everything is closed."""
-        for operator in self.operators:
-            operator.finish_job()
+        self._current.finish()
         self.work(self._current)
         assert self._current.is_settled, "the job would be finished before its last commit"
         self.close()

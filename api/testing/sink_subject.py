@@ -18,6 +18,7 @@ from headrace.engine.connectors.contract import (
     SupportsCommitProof,
     SupportsCommitter,
 )
+from headrace.engine.connectors.sink_protocols import SupportsGlobalCommitter
 
 from .sink_harness import SinkTestHarness
 
@@ -40,7 +41,7 @@ class SinkSubject:
         record: Gives the record of a number.
     """
 
-    sink: SupportsCommitter
+    sink: SupportsCommitter | SupportsGlobalCommitter
     visible: Callable[[], Iterable[int]]
     record: Callable[[int], Any]
     # What the injected committers were called with, and what they do wrong.
@@ -61,7 +62,8 @@ class SinkSubject:
 
 class _Job(SinkTestHarness):
     def __init__(self, subject: SinkSubject, parallelism: int, **options: Any) -> None:
-        super().__init__(_FaultySink(subject), parallelism, **options)
+        has_one = hasattr(subject.sink, "create_global_committer")
+        super().__init__((_FaultyGlobalSink if has_one else _FaultySink)(subject), parallelism, **options)
         self.subject = subject
 
     def put(self, *numbers: int, subtask: int = 0) -> None:
@@ -69,8 +71,8 @@ class _Job(SinkTestHarness):
         self.write([self.subject.record(number) for number in numbers], subtask)
 
 
-class _FaultySink:
-    """The sink under test; its committers do what `SinkSubject.faults` says, one word per call of ``commit``."""
+class _Faulty:
+    """The sink under test."""
 
     def __init__(self, subject: SinkSubject) -> None:
         self._subject = subject
@@ -78,10 +80,21 @@ class _FaultySink:
     def create_writer(self) -> SinkWriter:
         return self._subject.sink.create_writer()
 
+
+class _FaultySink(_Faulty):
+    """Its committers do what `SinkSubject.faults` says, one word per call of ``commit``."""
+
     def create_committer(self) -> Committer:
         sink = self._subject.sink
         is_proving = isinstance(sink, SupportsCommitProof) and sink.proves_commits
         return (_FaultyProvingCommitter if is_proving else _FaultyCommitter)(self._subject)
+
+
+class _FaultyGlobalSink(_Faulty):
+    """The same for a sink with one committer."""
+
+    def create_global_committer(self) -> Committer:
+        return _FaultyCommitter(self._subject)
 
 
 class _FaultyCommitter(Committer):
@@ -89,7 +102,9 @@ class _FaultyCommitter(Committer):
 
     def __init__(self, subject: SinkSubject) -> None:
         self._subject = subject
-        self._committer = subject.sink.create_committer()
+        sink: Any = subject.sink
+        create = getattr(sink, "create_global_committer", None) or sink.create_committer
+        self._committer: Committer = create()
         self._subtask = 0
 
     def open(self, context: Any) -> None:
