@@ -4,7 +4,8 @@ A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them 
 ``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``. A test of many cases, each of which
 takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others.
 ``HEADRACE_TIMES_THE_BLOCKS=10`` runs ten times as many blocks of seeds in a campaign, and with 0.3, as in ``.ci/run``,
-it has its short form, in which each test has one block more than in every run at least.
+it has its short form, in which each test has one block more than in every run at least. ``--part 1/2`` runs one half
+of the tests that are selected, and ``--part 2/2`` the other one: ``.ci/run`` has them in turn.
 
 Properties have four profiles of Hypothesis. In every run, with some more examples in the profile ``short``, and with
 all of them in ``campaign`` (``--hypothesis-profile=campaign``), the examples are always the same: a change fails by
@@ -31,8 +32,10 @@ __all__ = [
     "blocks",
     "campaign",
     "examples",
+    "in_part",
     "leave_most",
     "num_blocks",
+    "part",
     "planted",
 ]
 
@@ -87,3 +90,37 @@ def leave_most(items: Iterable[pytest.Item]) -> None:
             if name in begun and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
                 item.add_marker(pytest.mark.campaign)
             begun.add(name)
+
+
+def part(text: str) -> tuple[int, int]:
+    """The number of a part, from 1 on, and how many there are, of a text such as ``1/2``."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        message = f"a part is given as 1/2 or 2/2, not as {text!r}"
+        raise pytest.UsageError(message)
+    return int(number), int(count)
+
+
+def in_part(items: Iterable[pytest.Item], number: int, count: int) -> list[pytest.Item]:
+    """The tests of one of ``count`` parts, the same on every machine; each test is in one.
+
+    Tests of Ray, Spark and servers share what takes long to start, so those of a module stay together.
+    """
+    items = list(items)
+    modules = sorted({_module_of(item) for item in items if _shares_its_start(item)})
+    own = set(modules[number - 1 :: count])
+
+    def is_in_it(item: pytest.Item) -> bool:
+        if _shares_its_start(item):
+            return _module_of(item) in own
+        return zlib.crc32(item.nodeid.encode()) % count == number - 1
+
+    return [item for item in items if is_in_it(item)]
+
+
+def _module_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _shares_its_start(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(mark) for mark in ("ray", "spark", "lane"))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES, leave_most
+from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES, in_part, leave_most, part
 from hypothesis import HealthCheck, settings
 from lanes import is_in_this_run, known, lanes_of
 from shared_rewriting import rewrite_own_part
@@ -46,6 +46,9 @@ _rays_of_this_process: list[Path] = []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lane", metavar="NAME", type=known, help="only tests that need this server (tests/lanes.py)")
+    parser.addoption(
+        "--part", metavar="1/2", type=part, help="one half, or so, of what is selected (tests/campaigns.py)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     have nothing left to do.
     """
     leave_most(items)
-    keep_lanes(config, items)
+    keep_asked_for(config, items)
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -112,13 +115,15 @@ def needs_no_ray(item: pytest.Item) -> bool:
     return "no_ray" in getattr(item, "fixturenames", ())
 
 
-def keep_lanes(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of other lanes than those of this run."""
-    wanted = config.getoption("lane")
-    left = [item for item in items if not is_in_this_run(lanes_of(item), wanted)]
-    if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+def keep_asked_for(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of other lanes, and of other parts, than those of this run."""
+    lane, number_and_count = config.getoption("lane"), config.getoption("part")
+    kept = [item for item in items if is_in_this_run(lanes_of(item), lane)]
+    if number_and_count is not None:
+        kept = in_part(kept, *number_and_count)
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+        items[:] = kept
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,0 +1,41 @@
+"""Parts of campaigns: each test is in one, and tests that share what takes long to start stay together."""
+
+from __future__ import annotations
+
+import pytest
+from campaigns import in_part, part
+
+
+class Item:
+    """What parts ask of a test."""
+
+    def __init__(self, nodeid, *marks):
+        self.nodeid = nodeid
+        self.marks = marks
+
+    def get_closest_marker(self, name):
+        return name if name in self.marks else None
+
+
+ITEMS = [Item(f"tests/test_{module}.py::test_{n}") for module in "abc" for n in range(40)] + [
+    Item(f"tests/test_{module}_on_ray.py::test_{n}", "ray") for module in "abcdef" for n in range(3)
+]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_each_test_is_in_one_part(count):
+    parts = [in_part(ITEMS, number, count) for number in range(1, count + 1)]
+    assert sorted(item.nodeid for found in parts for item in found) == sorted(item.nodeid for item in ITEMS)
+    assert min(len(found) for found in parts) > len(ITEMS) / count / 2
+
+
+def test_tests_of_a_module_on_ray_are_in_one_part_and_modules_are_dealt_out():
+    first = [item.nodeid.partition("::")[0] for item in in_part(ITEMS, 1, 2) if item.marks]
+    assert first == [f"tests/test_{module}_on_ray.py" for module in "ace" for _ in range(3)]
+
+
+def test_parts_are_counted_from_one():
+    assert part("2/3") == (2, 3)
+    for text in ("0/2", "3/2", "1", "a/b", "1/0"):
+        with pytest.raises(pytest.UsageError, match="a part is given as 1/2"):
+            part(text)
