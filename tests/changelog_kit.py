@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pyarrow as pa
@@ -186,6 +186,7 @@ class Running:
         self.keys = keys
         self.harness = ParallelHarness(operator, parallelism, backend=backend)
         self.out = Applied()
+        self.sides = defaultdict(Applied)
         self.kinds = Counter()
 
     def feed(self, batch, input_index=0):
@@ -206,6 +207,9 @@ class Running:
         for subtask in self.harness.subtasks:
             came_out.append([change for made in subtask.output.elements for change in changes_of(made)])
             subtask.output.elements.clear()
+            for tag, made in subtask.output.sides.items():
+                self.sides[tag].apply([change for batch in made for change in changes_of(batch)])
+                made.clear()
         for changes in came_out:
             self.out.apply(changes)
             self.kinds.update(kind for kind, _ in changes)

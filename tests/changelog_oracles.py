@@ -98,13 +98,13 @@ def joined_in_a_chain(rows, steps, num_keys, widths):
 
     Args:
         rows: By input.
-        steps: For all inputs but the first: whether it is a left join, the input whose key it is joined by, and the
-            input whose first column behind the key must be less than its own; None for no condition.
+        steps: For all inputs but the first: which join it is, the input whose key it is joined by, and the input whose
+            first column behind the key must be less than its own; None for no condition.
         num_keys: Columns of the key.
-        widths: Columns of each input.
+        widths: Columns of each input; those of semi and anti joins are not in the result.
     """
     lines = [[row] for row in rows[0]]
-    for number, (is_left, by, compared) in enumerate(steps, 1):
+    for number, (how, by, compared) in enumerate(steps, 1):
         made = []
         for line in lines:
             key = None if line[by] is None else canonical(line[by][:num_keys])
@@ -113,12 +113,13 @@ def joined_in_a_chain(rows, steps, num_keys, widths):
                 for row in rows[number]
                 if canonical(row[:num_keys]) == key and (compared is None or _is_less(line[compared], row, num_keys))
             ]  # fmt: skip
-            made += [[*line, row] for row in own] or ([[*line, None]] if is_left else [])
+            if how in ("semi", "anti"):
+                made += [[*line, None]] if bool(own) == (how == "semi") else []
+            else:
+                made += [[*line, row] for row in own] or ([[*line, None]] if how == "left" else [])
         lines = made
-    return [
-        tuple(value for row, width in zip(line, widths, strict=True) for value in row or [None] * width)
-        for line in lines
-    ]
+    given = [0, *(at for at, (how, _, _) in enumerate(steps, 1) if how in ("inner", "left"))]
+    return [tuple(value for at in given for value in line[at] or [None] * widths[at]) for line in lines]
 
 
 def _is_less(one, other, at):

@@ -20,6 +20,7 @@ from headrace.engine.graph.transformations import (
     OperatorKind,
     OperatorTransformation,
     PartitionTransformation,
+    SideOutputTransformation,
     Transformation,
 )
 from headrace.engine.operators.exchange import GlobalPartitioner
@@ -91,6 +92,8 @@ def users_sink_of(stream: DataStream, sink: Any) -> DataStreamSink:
 def parallelism_behind(stream: DataStream, *, keep: bool) -> int:
     """Return the parallelism of a new operator: the environment's, or that of the operator in front of it."""
     before = stream.transformation
+    while isinstance(before, SideOutputTransformation):
+        before = before.input
     if keep and isinstance(before, OperatorTransformation):
         return before.parallelism
     return stream.get_execution_environment().get_parallelism()

@@ -24,6 +24,7 @@ from headrace.engine.optimizer.stream_traits import is_temporal_sort, takes_back
 from headrace.engine.optimizer.tables import as_data_sets, as_streams
 from headrace.engine.optimizer.tuning.choices import Phases, Tuning
 from headrace.engine.optimizer.tuning.rules import as_tuned
+from headrace.engine.optimizer.tuning.shared_joins import SHARING
 from headrace.engine.optimizer.upgrades.stored_plan import StoredPlan
 from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan
 from headrace.engine.optimizer.upsert_keys import upsert_keys
@@ -156,6 +157,7 @@ class Execution:
             int(self.settings.value("parallelism.default", self.streams().get_parallelism())),
             self.settings.mini_batches,
             self.settings.num_buckets,
+            self.settings.value(SHARING, default=False),
         )
 
     def explained(self, roots: tuple[Node, ...]) -> str:

@@ -214,6 +214,7 @@ _SETTINGS = (
     _Setting("table.exec.async-lookup.output-mode", _word("ordered", "allow_unordered")),
     _Setting("table.exec.async-lookup.timeout", _milliseconds(1)),
     _Setting("table.optimizer.multi-join.enabled", _flag),
+    _Setting("table.optimizer.shared-join-state.enabled", _flag),
     _Setting(SETTING, _milliseconds(0)),
     _Setting("table.optimizer.reuse-sub-plan-enabled", _flag),
     _Setting("table.optimizer.agg-phase-strategy", _word("auto", "two_phase", "one_phase")),

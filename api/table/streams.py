@@ -30,6 +30,7 @@ from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables, mis
 from headrace.engine.joins.lookup_join import LookupJoinOfTables
 from headrace.engine.joins.lookup_questions import LookupTerms
 from headrace.engine.kernel.config import CheckpointingMode
+from headrace.engine.multi_joins.join_step import JoinChain, result_tag
 from headrace.engine.multi_joins.multi_join import MultiJoin as MultiJoinOperator
 from headrace.engine.operators.arrival import StampRows
 from headrace.engine.operators.columnar import FilterColumns as FilterOperator
@@ -66,6 +67,7 @@ from headrace.engine.plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    JoinResult,
     LocalAggregation,
     LookupJoin,
     LookupWay,
@@ -73,6 +75,7 @@ from headrace.engine.plan.table_nodes import (
     ProcessingTime,
     ProjectedJoin,
     Scan,
+    SharedJoins,
     TableJoin,
     TemporalJoin,
     TopN,
@@ -360,10 +363,26 @@ class Streams:
         return self._joined(node, operator)
 
     def multi_join(self, node: MultiJoin) -> DataStream:
+        return self._joined_at_once(node, (JoinChain.of_all(node.steps, node.projection),))
+
+    def shared_joins(self, node: SharedJoins) -> DataStream:
+        return self._joined_at_once(node, node.chains)
+
+    def _joined_at_once(self, node: MultiJoin | SharedJoins, chains: Sequence[JoinChain]) -> DataStream:
         keys = [self._keys(node, at, key.names or ()) for at, key in enumerate(node.keys)]
         schemas = [one.schema for one in node.inputs if one.schema is not None]
-        operator = MultiJoinOperator(keys, node.steps, schemas=schemas, projection=node.projection)
-        return self._keyed_inputs(node, self._prepared(node, operator), keys)
+        operator = MultiJoinOperator(keys, chains, schemas=schemas)
+        columns = operator.output_schema()
+        return self._keyed_inputs(node, self._prepared(node, operator), keys, columns)
+
+    def join_result(self, node: JoinResult) -> DataStream:
+        """The rows of the first join are the output of what makes all of them, those of others its side outputs."""
+        joins = self._input(node)
+        if node.number == 0:
+            return joins
+        result = joins.get_side_output(result_tag(node.number))
+        result.known_columns = node.schema
+        return result
 
     def temporal_join(self, node: TemporalJoin) -> DataStream:
         for one in node.inputs:
@@ -448,10 +467,12 @@ class Streams:
     def _joined(self, node: ProjectedJoin, operator: Any) -> DataStream:
         return self._keyed_inputs(node, self._prepared(node, operator), self._keys_of_join(node))
 
-    def _keyed_inputs(self, node: Node, operator: Any, keys: Sequence[tuple[str, ...]]) -> DataStream:
-        """An operator of several inputs, each of which goes by its key."""
+    def _keyed_inputs(
+        self, node: Node, operator: Any, keys: Sequence[tuple[str, ...]], columns: pa.Schema | None = None
+    ) -> DataStream:
+        """An operator of several inputs, each of which goes by its key; it gives the node's columns, or others."""
         first, *others = (self._input(node, at).key_by(*names) for at, names in enumerate(keys))
-        made = first.transform("join", operator, None, node.name, others=others, known_columns=node.schema)
+        made = first.transform("join", operator, None, node.name, others=others, known_columns=columns or node.schema)
         return made.name(node.name[:_MOST_OF_A_NAME])
 
     # -- windows -------------------------------------------------------------------------------------------------------
@@ -625,6 +646,8 @@ _LOWERINGS: dict[type, Callable[[Streams, Any], DataStream]] = {
     TopN: Streams.top,
     TableJoin: Streams.join,
     MultiJoin: Streams.multi_join,
+    SharedJoins: Streams.shared_joins,
+    JoinResult: Streams.join_result,
     TemporalJoin: Streams.temporal_join,
     IntervalJoin: Streams.interval_join,
     LookupJoin: Streams.lookup_join,

@@ -265,7 +265,7 @@ def _step(chain: _Chain, keys: list[tuple[str, ...]], number: int, link: _Link) 
         equal = all_of([col(one) == col(two) for _, _, one, two in named])
         condition = equal if condition is None else when(equal).then(condition).otherwise(lit(False))
         columns = (*columns, *(entry for left, right, one, two in named for entry in ((*left, one), (*right, two))))
-    return JoinStep(link.how == "left", tuple(sorted(needs)), condition, columns)
+    return JoinStep(link.how, tuple(sorted(needs)), condition, columns)
 
 
 def _may_be_missing(chain: _Chain, at: int) -> bool:

@@ -26,11 +26,13 @@ from ..plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    JoinResult,
     LocalAggregation,
     LookupJoin,
     MultiJoin,
     ProcessingTime,
     Scan,
+    SharedJoins,
     TableJoin,
     TemporalJoin,
     TopN,
@@ -105,6 +107,7 @@ _TOP = "put the Top-N on rows that only come, or above GROUP BY"
 
 _KEEPS_NOTHING = (
     Scan, TableSource, EventTime, ProcessingTime, FilterColumns, Select, Expand, Union, LocalAggregation, WindowRows,
+    JoinResult,
 )  # fmt: skip
 
 
@@ -148,7 +151,7 @@ def _state_of(node: Node) -> State | None:
     if isinstance(node, IntervalJoin):
         what = "rows of both inputs until the watermark has passed them"
         return State(node, _unless_bounded(node, Growth.PER_TIME), what)
-    if isinstance(node, (TableJoin, MultiJoin)):
+    if isinstance(node, (TableJoin, MultiJoin, SharedJoins)):
         return _of_join(node)
     if isinstance(node, WindowAggregation):
         each = "".join(f"{name}, " for name in _keys_of(node))
@@ -178,7 +181,7 @@ def _of_top(node: TopN) -> State:
     return State(node, _size(node), f"the first rows{each}")
 
 
-def _of_join(node: TableJoin | MultiJoin) -> State:
+def _of_join(node: TableJoin | MultiJoin | SharedJoins) -> State:
     sizes = [_size(one) for one in node.inputs]
     largest, is_of_two = max(sizes), isinstance(node, TableJoin)
     whole = "both inputs" if is_of_two else "all inputs"
@@ -250,6 +253,9 @@ def _size(node: Node) -> Growth:
         return below if has_end else Growth.UNBOUNDED if _passing(node.inputs[0]) & set(keys) else Growth.PER_KEY
     if isinstance(node, LookupJoin) or (isinstance(node, TableJoin) and node.how in ("semi", "anti")):
         return _size(node.inputs[0])
+    if isinstance(node, JoinResult):
+        given = [one for one, step in zip(node.sides[1:], node.chain.steps, strict=True) if step.gives_pairs]
+        return max(_size(one) for one in (node.sides[0], *given))
     return max((_size(one) for one in node.inputs), default=Growth.UNBOUNDED)
 
 
@@ -274,6 +280,11 @@ def _passing(node: Node) -> frozenset[str]:
         return frozenset(columns_above(node, dict.fromkeys(below[0], "")))
     if isinstance(node, (TableJoin, TemporalJoin, IntervalJoin, LookupJoin, MultiJoin)):
         return frozenset(name for side, column, name in node.projection if column in below[side])
+    if isinstance(node, JoinResult):
+        sides = [_passing(one) for one in node.sides]
+        return frozenset(name for side, column, name in node.chain.projection if column in sides[side])
+    if isinstance(node, SharedJoins):
+        return frozenset()
     if isinstance(node, Aggregation):
         return below[0] & set(_keys_of(node))
     return frozenset.union(frozenset(), *below)

@@ -15,11 +15,13 @@ from ..plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    JoinResult,
     LocalAggregation,
     LookupJoin,
     MultiJoin,
     ProcessingTime,
     Scan,
+    SharedJoins,
     TableJoin,
     TemporalJoin,
     TopN,
@@ -70,7 +72,11 @@ def takes_back(node: Node) -> bool:
         is_inner = node.how in ("inner", "semi")
         return not is_inner or any(takes_back(one) for one in node.inputs)
     if isinstance(node, MultiJoin):
-        return any(step.is_left for step in node.steps) or any(takes_back(one) for one in node.inputs)
+        return any(step.how == "left" for step in node.steps) or any(takes_back(one) for one in node.inputs)
+    if isinstance(node, JoinResult):
+        return node.chain.takes_back or any(takes_back(one) for one in node.sides)
+    if isinstance(node, SharedJoins):
+        return any(chain.takes_back for chain in node.chains) or any(takes_back(one) for one in node.inputs)
     if isinstance(node, OverGroups):
         return not is_timed(node)
     if isinstance(node, LookupJoin):

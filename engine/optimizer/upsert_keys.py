@@ -5,11 +5,13 @@ Source: Flink's ``FlinkRelMdUpsertKeys``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from ..columns.expressions import Call, Expression
-from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort
-from ..plan.table_nodes import EventTime, ProcessingTime, TableJoin, TopN, WindowAggregation
+from ..plan.plan import Aggregation, Distinct, FilterColumns, GroupKey, Node, OverGroups, Select, Sort
+from ..plan.table_nodes import EventTime, JoinResult, ProcessingTime, TableJoin, TopN, WindowAggregation
 from .rewriting import once_per_node
 
 __all__ = ["upsert_keys"]
@@ -37,7 +39,9 @@ def upsert_keys(node: Node) -> Keys:
     if isinstance(node, Select):
         return _renamed(node)
     if isinstance(node, TableJoin):
-        return _joined_keys(node)
+        return _joined_keys(node.how, node.inputs, (node.left_key, node.right_key), node.projection)
+    if isinstance(node, JoinResult):
+        return _keys_of_result(node)
     return ()
 
 
@@ -47,20 +51,29 @@ def _renamed(node: Select) -> Keys:
     return tuple(tuple(names[name] for name in key) for key in below if all(name in names for name in key))
 
 
-def _joined_keys(node: TableJoin) -> Keys:
+def _keys_of_result(node: JoinResult) -> Keys:
+    """As of the join of two inputs that it stands for."""
+    chain = node.chain
+    if len(chain.steps) > 1:
+        return ()
+    keys = tuple(node.joins.keys[at] for at in chain.inputs)
+    return _joined_keys(chain.steps[0].how, node.sides, keys, chain.projection)
+
+
+def _joined_keys(
+    how: str, inputs: Sequence[Node], keys: Sequence[GroupKey], projection: Sequence[tuple[int, str, str]]
+) -> Keys:
     """A row of one side is there once if it meets at most one row of the other; else both sides' keys say which."""
-    sides = [
-        {column: name for side, column, name in node.projection if side == index} for index in range(len(node.inputs))
-    ]
-    if node.how in ("semi", "anti"):
-        return tuple(_named(key, sides[0]) for key in upsert_keys(node.inputs[0]) if set(key) <= set(sides[0]))
-    if node.how != "inner":
+    sides = [{column: name for side, column, name in projection if side == index} for index in range(len(inputs))]
+    if how in ("semi", "anti"):
+        return tuple(_named(key, sides[0]) for key in upsert_keys(inputs[0]) if set(key) <= set(sides[0]))
+    if how != "inner":
         return ()  # a side that is missing is null, and null is no key
-    left, right = (upsert_keys(one) for one in node.inputs)
+    left, right = (upsert_keys(one) for one in inputs)
     found = []
-    if any(set(key) <= set(node.right_key.names or ()) for key in right):
+    if any(set(key) <= set(keys[1].names or ()) for key in right):
         found += [_named(key, sides[0]) for key in left if set(key) <= set(sides[0])]
-    if any(set(key) <= set(node.left_key.names or ()) for key in left):
+    if any(set(key) <= set(keys[0].names or ()) for key in left):
         found += [_named(key, sides[1]) for key in right if set(key) <= set(sides[1])]
     if not found:
         found = [

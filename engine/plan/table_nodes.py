@@ -17,7 +17,7 @@ from typing import Any
 
 from ..columns.expressions import Expression
 from ..functions.aggregates.contract import Aggregate
-from ..multi_joins.join_step import JoinStep
+from ..multi_joins.join_step import JoinChain, JoinStep
 from ..operators.expanding import Expansion
 from .group_nodes import Grouped
 from .join_nodes import KeyMatch
@@ -27,6 +27,7 @@ __all__ = [
     "EventTime",
     "Expand",
     "IntervalJoin",
+    "JoinResult",
     "LocalAggregation",
     "LookupJoin",
     "LookupWay",
@@ -34,6 +35,7 @@ __all__ = [
     "ProcessingTime",
     "ProjectedJoin",
     "Scan",
+    "SharedJoins",
     "SourceTime",
     "TableJoin",
     "TemporalJoin",
@@ -225,6 +227,49 @@ class MultiJoin(Node):
     keys: tuple[GroupKey, ...]
     steps: tuple[JoinStep, ...]
     projection: tuple[tuple[int, str, str], ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class SharedJoins(Node):
+    """Joins of several inputs by one key that read some of them in common: the rows of each input are kept once.
+
+    Its rows are those of several tables; who reads it reads a `JoinResult` of it.
+
+    Attributes:
+        keys: Of each input.
+        chains: The joins.
+    """
+
+    keys: tuple[GroupKey, ...]
+    chains: tuple[JoinChain, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class JoinResult(Node):
+    """What one of several joins gives.
+
+    Attributes:
+        number: Which one.
+    """
+
+    number: int
+
+    @property
+    def joins(self) -> SharedJoins:
+        """All of them."""
+        (joins,) = self.inputs
+        assert isinstance(joins, SharedJoins)
+        return joins
+
+    @property
+    def chain(self) -> JoinChain:
+        """How it is joined."""
+        return self.joins.chains[self.number]
+
+    @property
+    def sides(self) -> tuple[Node, ...]:
+        """What is joined, in this order."""
+        return tuple(self.joins.inputs[at] for at in self.chain.inputs)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

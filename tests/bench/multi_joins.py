@@ -1,8 +1,9 @@
-"""Chains of joins with a common key, one after the other and as one operator: processor time and bytes of state.
+"""Joins with a common key, each for itself and as one operator: processor time and bytes of state.
 
-``python tests/bench/multi_joins.py``. Each query runs with `table.optimizer.multi-join.enabled` off and on, in turns,
-at parallelism 1 in this process, from rows that are made into nothing. Times are processor time of the process, the
-least of several runs; bytes are those of the checkpoint at the end of the input.
+``python tests/bench/multi_joins.py``. Chains of joins run with `table.optimizer.multi-join.enabled` off and on, joins
+that read one table with `table.optimizer.shared-join-state.enabled`, in turns, at parallelism 1 in this process, from
+rows that are made into nothing. Times are processor time of the process, the least of several runs; bytes are those of
+the checkpoint at the end of the input.
 
 The four-way join has as many rows of each input as keys, so that what is between grows with each join; in the other
 one, two of the inputs are updated, as bids that win an auction are in Nexmark's q9.
@@ -22,7 +23,8 @@ from measure import describe_machine
 from headrace.connectors.datagen import GeneratorSource
 from headrace.table import TableEnvironment
 
-ON = "table.optimizer.multi-join.enabled"
+CHAINS = "table.optimizer.multi-join.enabled"
+IN_COMMON = "table.optimizer.shared-join-state.enabled"
 WIDE = """SELECT a.n AS an, a.t AS at, b.n AS bn, b.t AS bt, c.n AS cn, c.t AS ct, d.n AS dn, d.t AS dt
     FROM a {0} b ON a.k = b.k {0} c ON a.k = c.k {0} d ON a.k = d.k"""
 QUERIES = {
@@ -32,6 +34,14 @@ QUERIES = {
         JOIN (SELECT k, MAX(n) AS most FROM b GROUP BY k) AS p ON a.k = p.k
         JOIN (SELECT k, n, t FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY n DESC) AS place FROM c)
               WHERE place = 1) AS q ON q.k = a.k""",
+    "three joins of one table": """
+        SELECT a.n AS an, a.t AS at, b.n AS bn, b.t AS bt FROM b JOIN a ON a.k = b.k UNION ALL
+        SELECT a.n, a.t, c.n, c.t FROM c JOIN a ON a.k = c.k UNION ALL
+        SELECT a.n, a.t, d.n, d.t FROM d JOIN a ON a.k = d.k""",
+    "three outer joins of one table": """
+        SELECT a.n AS an, a.t AS at, b.n AS bn, b.t AS bt FROM a LEFT JOIN b ON a.k = b.k
+        UNION ALL SELECT a.n, a.t, c.n, c.t FROM a LEFT JOIN c ON a.k = c.k UNION ALL
+        SELECT a.n, a.t, d.n, d.t FROM a LEFT JOIN d ON a.k = d.k""",
 }
 
 
@@ -61,7 +71,8 @@ def run(query: str, num_rows: int, *, is_on: bool) -> tuple[float, int]:
             f"{name} {'STRING' if kind == pa.string() else 'BIGINT'}" for name, kind in columns.items()
         )
         env.execute_sql(f"CREATE TABLE nothing ({declared}) WITH ('connector' = 'blackhole')")
-        env.execute_sql(f"SET '{ON}' = '{str(is_on).lower()}'")
+        setting = IN_COMMON if "UNION" in query else CHAINS
+        env.execute_sql(f"SET '{setting}' = '{str(is_on).lower()}'")
         env.execute_sql("SET 'table.dml-sync' = 'false'")
         env.stream_environment.enable_checkpointing("1 h", directory=Path(folder) / "checkpoints")
         begin = time.process_time()
@@ -87,7 +98,7 @@ def main() -> None:
                 found[is_on].append(run(query, arguments.rows, is_on=is_on))
         (off_s, off_bytes), (on_s, on_bytes) = (min(found[is_on]) for is_on in (False, True))
         print(
-            f"{name:28} processor s {off_s:6.2f} -> {on_s:6.2f} ({off_s / on_s:.2f} times)   "
+            f"{name:30} processor s {off_s:6.2f} -> {on_s:6.2f} ({off_s / on_s:.2f} times)   "
             f"state MB {off_bytes / 1e6:7.1f} -> {on_bytes / 1e6:7.1f} ({off_bytes / max(on_bytes, 1):.2f} times)"
         )
 

@@ -23,14 +23,14 @@ from headrace.engine.changelog.join import ChangelogJoin
 from headrace.engine.changelog.local_aggregate import LocalGroupAggregate
 from headrace.engine.changelog.over import ChangingOver
 from headrace.engine.changelog.rank import Rank
-from headrace.engine.columns.expressions import col
+from headrace.engine.columns.expressions import col, lit
 from headrace.engine.columns.records import RowKind
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.frames.calls import Frame, lead, row_number
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables, missing_keys_again
 from headrace.engine.joins.lookup_questions import LookupTerms
-from headrace.engine.multi_joins.join_step import JoinStep
+from headrace.engine.multi_joins.join_step import JoinChain, JoinStep, result_tag
 from headrace.engine.multi_joins.multi_join import MultiJoin
 from headrace.engine.operators.columnar import SelectColumns
 from headrace.engine.operators.mini_batch import MiniBatch
@@ -158,22 +158,63 @@ def joined_in_chains(rng: random.Random, _splits: list[list[Record]], _given: An
     """Three inputs as one join; maybe the third one is joined by the second, whose row may be missing."""
     parallelism, inputs = rng.randint(1, 3), [draw_changes(rng) for _ in range(3)]
     sources = [(rng.choice((0, 2, 3)), rng.random() < 0.5) for _ in inputs]
-    steps = [(rng.random() < 0.6, 0, rng.choice((None, 0))), (rng.random() < 0.6, rng.randint(0, 1), None)]
+    steps = [
+        (_inner_or_left(rng), 0, rng.choice((None, 0))), (_inner_or_left(rng), rng.randint(0, 1), None),
+    ]  # fmt: skip
     projection = [(at, name, f"{at}_{name}") for at in range(3) for name in SCHEMA.names]
-    how = "-".join("left" if is_left else "inner" for is_left, _, _ in steps)
+    how = "-".join(kind for kind, _, _ in steps)
 
     def build(env: StreamExecutionEnvironment, path: str) -> None:
         columns = ((0, "value", "one"), (1, "value", "other"))
         condition = None if steps[0][2] is None else col("one") < col("other")
         first = JoinStep(steps[0][0], (), condition, () if condition is None else columns)
         second = JoinStep(steps[1][0], (1,) if steps[1][1] else ())
-        join = MultiJoin([["key"]] * 3, [first, second], schemas=[SCHEMA] * 3, projection=projection)
+        join = MultiJoin([["key"]] * 3, [JoinChain.of_all([first, second], projection)], schemas=[SCHEMA] * 3)
         keyed = [_source(env, one, splits).key_by("key") for one, (splits, _) in zip(sources, inputs, strict=True)]
         stream = keyed[0].transform("join", join, others=keyed[1:])
         _write(stream.set_parallelism(parallelism), path, parallelism)
 
     rows = joined_in_a_chain([rows for _, rows in inputs], steps, 1, [3, 3, 3])
     return _program(f"joined_in_chains/{how}/{parallelism}", build, [name for _, _, name in projection], rows)
+
+
+def _inner_or_left(rng: random.Random) -> str:
+    return "left" if rng.random() < 0.6 else "inner"
+
+
+def joined_in_common(rng: random.Random, _splits: list[list[Record]], _given: Any) -> Program:
+    """Two joins that read one input by its key, as one operator: what both give is written, and which gave it."""
+    parallelism, inputs = rng.randint(1, 3), [draw_changes(rng) for _ in range(3)]
+    sources = [(rng.choice((0, 2, 3)), rng.random() < 0.5) for _ in inputs]
+    chains = [((0, 1), rng.choice(("inner", "left", "semi", "anti"))) for _ in range(1)]
+    chains.append((rng.choice(((1, 2), (2, 1))), rng.choice(("inner", "left", "semi", "anti"))))
+    waits = rng.choice((None, None, (50, 40)))
+    names = [[f"{at}_{name}" for at in range(2) for name in SCHEMA.names][: 3 if how in ("semi", "anti") else 6]
+             for _, how in chains]  # fmt: skip
+
+    def build(env: StreamExecutionEnvironment, path: str) -> None:
+        projections = [tuple((int(name[0]), name[2:], name) for name in given) for given in names]
+        made = [
+            JoinChain(numbers, (JoinStep(how),), projection)
+            for (numbers, how), projection in zip(chains, projections, strict=True)
+        ]
+        join: Any = MultiJoin([["key"]] * 3, made, schemas=[SCHEMA] * 3)
+        join = join if waits is None else MiniBatch(join, *waits)
+        keyed = [_source(env, one, splits).key_by("key") for one, (splits, _) in zip(sources, inputs, strict=True)]
+        first = keyed[0].transform("joins", join, others=keyed[1:]).set_parallelism(parallelism)
+        made_of = []
+        for number, result in enumerate((first, first.get_side_output(result_tag(1)))):
+            said = SelectColumns({"of": lit(number), **{name: col(name) for name in names[number]}})
+            rows = result.transform("said", said).set_parallelism(parallelism).transform("kinds", FromChanges())
+            made_of.append(rows.set_parallelism(parallelism))
+        made_of[0].union(made_of[1]).sink_to(FileSink.json_lines(path))
+
+    expected: Counter[Any] = Counter()
+    for number, (numbers, how) in enumerate(chains):
+        rows = joined_in_a_chain([inputs[at][1] for at in numbers], [(how, 0, None)], 1, [3, 3])
+        expected.update(freeze({"of": number, **dict(zip(names[number], row, strict=True))}) for row in rows)
+    name = f"joined_in_common/{'/'.join(how for _, how in chains)}/{parallelism}"
+    return Program(name, build, expected, notes={"come_to": come_to})
 
 
 class ThreeKeys(TableLookup):
@@ -293,6 +334,7 @@ CHANGELOGS = (grouped, ranked_groups, last_rows, joined_changes)
 IN_PHASES = (in_phases,)
 FRAMED = (framed,)
 CHAINS = (joined_in_chains,)
+IN_COMMON = (joined_in_common,)
 LOOKED_UP = (looked_up,)
 SPLIT = (split_or_long_lived,)
 """Apart, so that the seeds of the others stay what they are."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from campaigns import blocks, campaign, planted
-from simulation.changelogs import CHAINS, CHANGELOGS, FRAMED, IN_PHASES, LOOKED_UP, SPLIT
+from simulation.changelogs import CHAINS, CHANGELOGS, FRAMED, IN_COMMON, IN_PHASES, LOOKED_UP, SPLIT
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
@@ -24,7 +24,7 @@ from headrace.engine.changelog.grouped_state import GroupedState
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables
 from headrace.engine.kernel.config import StateSettings
-from headrace.engine.multi_joins.multi_join_state import MultiJoinState
+from headrace.engine.multi_joins.chain_state import ChainState
 from headrace.engine.operators.mini_batch import MiniBatch
 from headrace.engine.tables import row_store, run_log, value_counts
 from headrace.engine.tables.key_index import KeyIndex
@@ -147,6 +147,14 @@ def test_chains_of_joins_are_rescaled_and_gone_on_with(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", blocks(1, 4))
+def test_joins_that_keep_an_input_in_common_come_to_what_plain_loops_give(on_rocksdb: Any, block: int) -> None:
+    for seed in range(4 * block, 4 * block + 4):
+        run_seed(seed, shapes=IN_COMMON, mutate=on_rocksdb if seed % 4 == 1 else None)
+    run_rescale_seed(block, shapes=IN_COMMON)
+    run_savepoint_seed(block, shapes=IN_COMMON)
+
+
+@pytest.mark.parametrize("block", blocks(1, 4))
 def test_rows_that_wait_for_a_tables_answer_are_joined_once(block: int) -> None:
     outcomes = [run_seed(seed, shapes=LOOKED_UP) for seed in range(12 * block, 12 * block + 12)]
     assert sum(outcome.restarts for outcome in outcomes) > 3
@@ -166,7 +174,18 @@ def test_planted_bug_a_chain_that_counts_no_matches() -> None:
     def none(self: Any, lines: Any, _own: Any) -> Any:
         return np.zeros(len(lines.codes), np.int64)
 
-    seed_that_notices("no_matches_are_counted", mock.patch.object(MultiJoinState, "_num_matches", none), CHAINS)
+    seed_that_notices("no_matches_are_counted", mock.patch.object(ChainState, "_num_matches", none), CHAINS)
+
+
+def test_planted_bug_a_join_in_common_that_sees_the_batch_already() -> None:
+    """Rows are kept before the others that read them have looked."""
+    original = ChainState.before
+
+    def before(self: Any, arrived: Any, at: int) -> Any:
+        found = original(self, arrived, at)
+        return found if found.num_matches is None else found._replace(num_matches=found.num_matches + 1)
+
+    seed_that_notices("a_join_sees_the_batch", mock.patch.object(ChainState, "before", before), IN_COMMON)
 
 
 def test_planted_bug_a_frame_whose_rows_are_not_kept() -> None:

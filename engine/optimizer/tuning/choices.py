@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ...plan.plan import Aggregation, Distinct, Node, OverGroups
-from ...plan.table_nodes import MultiJoin, TableJoin, TopN
+from ...plan.table_nodes import MultiJoin, SharedJoins, TableJoin, TopN
 from ..stream_traits import is_timed
 
 __all__ = ["MiniBatches", "Phases", "Tuning"]
@@ -40,7 +40,7 @@ class MiniBatches:
     def wait_for(node: Node) -> bool:
         """Whether rows wait in front of a node: one that gives the net change of what comes to it at once."""
         is_over = isinstance(node, OverGroups) and not is_timed(node)
-        return is_over or isinstance(node, (Aggregation, Distinct, TopN, TableJoin, MultiJoin))
+        return is_over or isinstance(node, (Aggregation, Distinct, TopN, TableJoin, MultiJoin, SharedJoins))
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,11 @@ class Tuning:
         num_subtasks: How many each operator has.
         mini_batches: How rows wait; None if they do not.
         num_buckets: Into how many buckets the different values of an argument go; None if they stay together.
+        shares_rows_of_joins: Whether joins that have an input in common are one operator, which keeps its rows once.
     """
 
     phases: Phases = Phases.ONE_PHASE
     num_subtasks: int = 1
     mini_batches: MiniBatches | None = None
     num_buckets: int | None = None
+    shares_rows_of_joins: bool = False

@@ -8,6 +8,7 @@ from ...plan.plan import Node
 from ..optimizer import Roots, Rule
 from ..rewriting import noted, rewritten
 from .choices import MiniBatches, Tuning
+from .shared_joins import share_rows_of_joins
 from .split_distinct import split_distinct
 from .two_phases import in_two_phases
 
@@ -23,9 +24,17 @@ def as_tuned(new_id: Callable[[], int], tuning: Tuning) -> tuple[Rule, ...]:
     """
     return (
         split_distinct(tuning.num_buckets, new_id),
+        _joins_together(new_id, is_enabled=tuning.shares_rows_of_joins),
         _in_mini_batches(tuning.mini_batches),
         in_two_phases(tuning.phases, tuning.num_subtasks, new_id),
     )
+
+
+def _joins_together(new_id: Callable[[], int], *, is_enabled: bool) -> Rule:
+    def apply(roots: Roots, _parallelism: int | None) -> Roots:
+        return share_rows_of_joins(roots, new_id, is_enabled=is_enabled)
+
+    return Rule("rows of joins kept once", apply)
 
 
 def _in_mini_batches(mini_batches: MiniBatches | None) -> Rule:

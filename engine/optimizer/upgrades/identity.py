@@ -24,7 +24,7 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from headrace.state.keyed.stored_names import StoredNames
 from ...changelog.accumulators.value_arguments import filtered_argument, is_of_values, name_of_counts, name_of_values
 from ...columns.expressions import Expression
 from ...functions.aggregates.contract import Aggregate
+from ...multi_joins.join_step import JoinChain, JoinStep
 from ...plan.plan import (
     Aggregation,
     Distinct,
@@ -53,12 +54,14 @@ from ...plan.table_nodes import (
     EventTime,
     Expand,
     IntervalJoin,
+    JoinResult,
     LocalAggregation,
     LookupJoin,
     MultiJoin,
     ProcessingTime,
     ProjectedJoin,
     Scan,
+    SharedJoins,
     TableJoin,
     TemporalJoin,
     TopN,
@@ -503,27 +506,66 @@ class _Finder:
             keeps = dataclasses.replace(keeps, places=(*keeps.places, *times))
         return Identity(keeps.id, frozenset(), columns, keeps)
 
-    def multi_join(self, node: MultiJoin) -> Identity:
+    def _by_one_key(self, node: MultiJoin | SharedJoins) -> tuple[list[Identity], list[list[str]], list[Any]]:
+        """The inputs of a join by one key, the key's columns of each in an order of their own, and what they are."""
         sides = [self._of(node, at) for at in range(len(node.inputs))]
         together = sorted(
             zip(*map(_names, node.keys), strict=True),
             key=lambda names: [side.columns[name] for side, name in zip(sides, names, strict=True)],
         )
         keys = [[names[at] for names in together] for at in range(len(sides))]
-        used = [*node.projection, *(entry for step in node.steps for entry in step.columns)]
-        columns = {name: _digest("side", at, sides[at].columns[column]) for at, column, name in node.projection}
-        self.labels |= {
-            columns[name]: self.labels.get(sides[at].columns[column], "value") for at, column, name in node.projection
-        }
         about: list[Any] = [[[side.columns[name] for name in own] for side, own in zip(sides, keys, strict=True)]]
-        for step in node.steps:
+        return sides, keys, about
+
+    def multi_join(self, node: MultiJoin) -> Identity:
+        sides, keys, about = self._by_one_key(node)
+        chain = JoinChain.of_all(node.steps, node.projection)
+        about += [[step.how == "left", *rest] for step, *rest in self._steps(chain, sides)]
+        keeps = self._kept_of_inputs("multi join", node, (chain,), sides, keys, about)
+        return Identity(keeps.id, frozenset(), self._given(chain, sides), keeps)
+
+    def shared_joins(self, node: SharedJoins) -> Identity:
+        """What it keeps; what its joins give is said of each result."""
+        sides, keys, about = self._by_one_key(node)
+        for chain in node.chains:
+            own = [sides[at] for at in chain.inputs]
+            about.append([chain.inputs, [[step.how, *rest] for step, *rest in self._steps(chain, own)]])
+        keeps = self._kept_of_inputs("shared joins", node, node.chains, sides, keys, about)
+        return Identity(keeps.id, frozenset(), {}, keeps)
+
+    def join_result(self, node: JoinResult) -> Identity:
+        below = self._of(node)
+        columns = self._given(node.chain, [self.found[one] for one in node.sides])
+        return Identity(_digest(below.base, node.number), frozenset(), columns)
+
+    def _given(self, chain: JoinChain, sides: list[Identity]) -> dict[str, str]:
+        """The columns of a chain's result."""
+        columns = {name: _digest("side", at, sides[at].columns[column]) for at, column, name in chain.projection}
+        self.labels |= {
+            columns[name]: self.labels.get(sides[at].columns[column], "value") for at, column, name in chain.projection
+        }
+        return columns
+
+    def _steps(self, chain: JoinChain, sides: list[Identity]) -> Iterator[tuple[JoinStep, tuple[int, ...], str | None]]:
+        """The joins of a chain, by what each needs, and under which condition it is."""
+        for step in chain.steps:
             named = {name: _digest("side", at, sides[at].columns[column]) for at, column, name in step.columns}
-            condition = None if step.condition is None else _canonical(step.condition.structure, named)
-            about.append([step.is_left, step.needs, condition])
+            yield step, step.needs, None if step.condition is None else _canonical(step.condition.structure, named)
+
+    def _kept_of_inputs(
+        self,
+        kind: str,
+        node: Node,
+        chains: tuple[JoinChain, ...],
+        sides: list[Identity],
+        keys: list[list[str]],
+        about: list[Any],
+    ) -> Keeps:
+        """The rows of all inputs, with the columns that chains read."""
         states = tuple(f"input{at}" for at in range(len(sides)))
-        only = [{column for of, column, _ in used if of == at} for at in range(len(sides))]
-        keeps = self._kept("multi join", node, sides, about, keys, self._rows(states, sides, only), states)
-        return Identity(keeps.id, frozenset(), columns, keeps)
+        used = [(chain.inputs[at], column) for chain in chains for at, column, _ in chain.columns]
+        only = [{column for of, column in used if of == at} for at in range(len(sides))]
+        return self._kept(kind, node, sides, about, keys, self._rows(states, sides, only), states)
 
     def _waiting(self, node: LookupJoin, sides: list[Identity], about: Any) -> Keeps:
         """What an asynchronous lookup keeps: rows that wait for an answer."""
@@ -589,4 +631,6 @@ _KINDS: tuple[tuple[type[Node] | tuple[type[Node], ...], Callable[[_Finder, Any]
     (WindowAggregation, _Finder.window_aggregation),
     (ProjectedJoin, _Finder.join),
     (MultiJoin, _Finder.multi_join),
+    (SharedJoins, _Finder.shared_joins),
+    (JoinResult, _Finder.join_result),
 )

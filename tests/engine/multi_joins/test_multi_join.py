@@ -1,7 +1,8 @@
 """Multi-way joins over changes.
 
 Families: oracle (one join after the other, over lists in Python), property (random types, numbers of inputs, kinds of
-joins, conditions, changelogs of all inputs, cuts, restores at other parallelisms, both backends, hashes of one bit),
+joins, conditions, chains that share inputs, changelogs of all inputs, cuts, restores at other parallelisms, both
+backends, hashes of one bit),
 example (row kinds, nets, errors).
 """
 
@@ -18,8 +19,8 @@ from headrace.engine.changelog import join_state
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import RowKind
 from headrace.engine.errors import ProgramError, UserFunctionError
-from headrace.engine.multi_joins import multi_join_state
-from headrace.engine.multi_joins.join_step import JoinStep
+from headrace.engine.multi_joins import chain_state
+from headrace.engine.multi_joins.join_step import JoinChain, JoinStep, result_tag
 from headrace.engine.multi_joins.multi_join import MultiJoin
 from headrace.engine.tables import row_store, run_log
 from headrace.engine.tables.row_store import RowStore
@@ -27,28 +28,39 @@ from headrace.engine.tables.row_store import RowStore
 INS, UB, UA, D = RowKind
 
 
+def random_chain(rng, inputs):
+    """Inputs in some order, and how all but the first are joined: the kind of join, by which, compared with which."""
+    steps, given = [], [0]
+    for number in range(1, len(inputs)):
+        how = rng.choice(["inner", "inner", "left", "left", "semi", "anti"])
+        steps.append((how, rng.choice([0, 0, given[-1]]), rng.choice([None, None, rng.choice(given)])))
+        given += [number] if how in ("inner", "left") else []
+    return inputs, steps
+
+
 def random_multi_join(rng):
+    """Columns of inputs, how many are keys, and chains that read all inputs, some of them several times."""
     num_inputs, num_keys = rng.randint(2, 4), rng.randint(1, 2)
     keys = rng.choices(KEYS, k=num_keys)
     inputs = [[*keys, "int", *rng.choices(list(KINDS), k=rng.randint(0, 1))] for _ in range(num_inputs)]
-    steps = [
-        (rng.random() < 0.5, rng.choice([0, 0, number - 1]), rng.choice([None, None, rng.randrange(number)]))
-        for number in range(1, num_inputs)
-    ]
-    return inputs, num_keys, steps
+    numbers = list(range(num_inputs))
+    others = [rng.sample(numbers, k=rng.randint(2, num_inputs)) for _ in range(rng.choice([0, 0, 1, 2]))]
+    chains = [random_chain(rng, one) for one in (numbers, *others)]
+    rng.shuffle(chains)
+    return inputs, num_keys, chains
 
 
-def operator_of(inputs, num_keys, steps, schemas):
+def chain_of(inputs, num_keys, numbers, steps):
     made = []
-    for number, (is_left, by, compared) in enumerate(steps, 1):
+    for number, (how, by, compared) in enumerate(steps, 1):
         condition, columns = None, ()
         if compared is not None:
             condition = col("one") < col("other")
             columns = ((compared, f"c{num_keys}", "one"), (number, f"c{num_keys}", "other"))
-        made.append(JoinStep(is_left, (by,) if by else (), condition, columns))
-    projection = [(at, f"c{i}", f"{at}.{i}") for at, kinds in enumerate(inputs) for i in range(len(kinds))]
-    names = [f"c{i}" for i in range(num_keys)]
-    return MultiJoin([names] * len(inputs), made, schemas=schemas, projection=projection), [names] * len(inputs)
+        made.append(JoinStep(how, (by,) if by else (), condition, columns))
+    given = [0, *(at for at, step in enumerate(made, 1) if step.gives_pairs)]
+    projection = [(at, f"c{i}", f"{at}.{i}") for at in given for i in range(len(inputs[numbers[at]]))]
+    return JoinChain(tuple(numbers), tuple(made), tuple(projection))
 
 
 def run_multi_join(seed, backend, monkeypatch):
@@ -57,13 +69,15 @@ def run_multi_join(seed, backend, monkeypatch):
     monkeypatch.setattr(run_log, "MIN_ROWS", rng.choice([0, 20, 4_096]))
     monkeypatch.setattr(row_store, "_MIN_DEAD", rng.choice([0, 5]))
     monkeypatch.setattr(join_state, "_MIN_DEAD", rng.choice([0, 5]))
-    monkeypatch.setattr(multi_join_state, "MAX_BATCH_ROWS", rng.choice([1, 7, 65_536]))
+    monkeypatch.setattr(chain_state, "MAX_BATCH_ROWS", rng.choice([1, 7, 65_536]))
     monkeypatch.setattr(RowStore, "hash_bits", rng.choice([1, -1]))
-    inputs, num_keys, steps = random_multi_join(rng)
+    inputs, num_keys, chains = random_multi_join(rng)
     insert_only = rng.random() < 0.2
     changelogs = [Changelog(rng, kinds, takes_back=not insert_only) for kinds in inputs]
     fed = [Changelog(rng, kinds) for kinds in inputs]
-    operator, keys = operator_of(inputs, num_keys, steps, [one.schema for one in changelogs])
+    keys = [[f"c{i}" for i in range(num_keys)]] * len(inputs)
+    operator = MultiJoin(keys, [chain_of(inputs, num_keys, *one) for one in chains],
+                         schemas=[one.schema for one in changelogs])  # fmt: skip
     running = Running(operator, keys, rng.randint(1, 3), backend)
     for _ in range(14):
         at = rng.randrange(len(inputs))
@@ -74,12 +88,14 @@ def run_multi_join(seed, backend, monkeypatch):
                 else:
                     fed[at]._forget(row)
             running.feed(batch_of(part, changelogs[at].schema), at)
-            wanted = joined_in_a_chain([one.live for one in fed], steps, num_keys, [len(kinds) for kinds in inputs])
-            assert running.out.rows == multiset(wanted)
+            for i, (numbers, steps) in enumerate(chains):
+                rows, widths = [fed[number].live for number in numbers], [len(inputs[number]) for number in numbers]
+                out = running.sides[result_tag(i)] if i else running.out
+                assert out.rows == multiset(joined_in_a_chain(rows, steps, num_keys, widths))
         if rng.random() < 0.3:
             running.restore(rng.randint(1, 3))
     running.close()
-    if insert_only and not any(is_left for is_left, _, _ in steps):
+    if insert_only and all(how in ("inner", "semi") for how, _, _ in chains[0][1]):
         assert set(running.kinds) <= {INS}
 
 
@@ -95,8 +111,8 @@ PROJECTION = [(0, "k", "k"), (0, "a", "a"), (1, "b", "b"), (2, "c", "c")]
 
 
 def started(*kinds, needs=()):
-    steps = [JoinStep(kind == "left", needs if number == 2 else ()) for number, kind in enumerate(kinds, 1)]
-    running = Running(MultiJoin([["k"]] * 3, steps, schemas=SCHEMAS, projection=PROJECTION), [["k"]] * 3)
+    steps = [JoinStep(kind, needs if number == 2 else ()) for number, kind in enumerate(kinds, 1)]
+    running = Running(MultiJoin([["k"]] * 3, [JoinChain.of_all(steps, PROJECTION)], schemas=SCHEMAS), [["k"]] * 3)
     return lambda at, *changes: running.feed(batch_of(changes, SCHEMAS[at]), at)[0]
 
 
@@ -149,16 +165,41 @@ def test_what_was_not_there_cannot_be_taken_back():
         started("left", "inner")(1, (D, (1, "x")))
 
 
+INNER = JoinStep("inner")
+
+
 @pytest.mark.parametrize(
-    ("keys", "steps", "projection", "message"),
+    ("keys", "chain", "message"),
     [
-        ([["k"]] * 2, [JoinStep(False)] * 2, PROJECTION, "needs as many keys"),
-        ([["k"], ["b"], ["k"]], [JoinStep(False)] * 2, PROJECTION, "of one type in all inputs"),
-        ([["k"], ["x"], ["k"]], [JoinStep(False)] * 2, PROJECTION, "column 'x' is not in the records"),
-        ([["k"]] * 3, [JoinStep(False)] * 2, [], "needs a column"),
-        ([["k"]] * 3, [JoinStep(False, (1,)), JoinStep(False)], PROJECTION, "reads inputs behind it"),
+        ([["k"]] * 2, JoinChain.of_all([INNER] * 2, PROJECTION), "needs as many keys"),
+        ([["k"], ["b"], ["k"]], JoinChain.of_all([INNER] * 2, PROJECTION), "of one type in all inputs"),
+        ([["k"], ["x"], ["k"]], JoinChain.of_all([INNER] * 2, PROJECTION), "column 'x' is not in the records"),
+        ([["k"]] * 3, JoinChain.of_all([INNER] * 2, []), "needs a column"),
+        ([["k"]] * 3, JoinChain.of_all([JoinStep("inner", (1,)), INNER], PROJECTION), "reads inputs behind it"),
+        ([["k"]] * 3, JoinChain.of_all([INNER], PROJECTION[:3]), "chains read all inputs"),
+        ([["k"]] * 3, JoinChain((0, 1, 2, 0), (INNER,) * 3, tuple(PROJECTION)), "none of them an input twice"),
+        ([["k"]] * 3, JoinChain((0, 1, 2), (INNER,), tuple(PROJECTION[:3])), "needs a step for each but the first"),
+        ([["k"]] * 3, JoinChain.of_all([INNER, JoinStep("semi")], PROJECTION), "no part of the result"),
     ],
 )
-def test_what_cannot_be_joined_is_refused(keys, steps, projection, message):
+def test_what_cannot_be_joined_is_refused(keys, chain, message):
     with pytest.raises(ProgramError, match=message):
-        MultiJoin(keys, steps, schemas=SCHEMAS, projection=projection)
+        MultiJoin(keys, [chain], schemas=SCHEMAS)
+
+
+# ----------------------------------------------------------------------------------------------------- one input, twice
+def test_an_input_of_two_joins_is_kept_once():
+    chains = [
+        JoinChain((0, 1), (INNER,), ((0, "a", "a"), (1, "b", "b"))),
+        JoinChain((2, 1), (JoinStep("anti"),), ((0, "c", "c"),)),
+    ]
+    running = Running(MultiJoin([["k"]] * 3, chains, schemas=SCHEMAS), [["k"]] * 3)
+    for at, rows in enumerate([[(1, "x")], [(1, "y"), (2, "z")], [(2, "p"), (3, "q")]]):
+        running.feed(batch_of([(INS, row) for row in rows], SCHEMAS[at]), at)
+    assert running.out.rows == multiset([("x", "y")])
+    assert running.sides[result_tag(1)].rows == multiset([("q",)])
+    stores = running.harness.subtasks[0].operator._state._stores
+    assert [store.num_live for store in stores] == [1, 2, 2]
+    running.feed(batch_of([(D, (2, "z"))], SCHEMAS[1]), 1)
+    assert running.sides[result_tag(1)].rows == multiset([("p",), ("q",)])
+    assert stores[1].num_live == 1
