@@ -21,10 +21,11 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, ProgramError
+from headrace.engine.errors import ConfigurationError, HeadraceError, InternalError, JobCanceledError, ProgramError
 from headrace.engine.partitions.outputs import results_of
 from headrace.engine.plan.iteration_nodes import iteration_names
 from headrace.engine.plan.plan import Collect, Count, ExecutionResult, Node, WriteFiles, walk
+from headrace.engine.plan.run_watch import RunWatch
 from headrace.state.files.filesystem import filesystem_for
 
 from .columns import Layout
@@ -35,6 +36,7 @@ from .lowering import lowered
 from .progress import ProgressLine
 from .relations import Job, Relation
 from .session import Session, SparkSettings, leave_session, open_session
+from .stages import StagesTold
 from .tasks import bare
 
 __all__ = ["SparkExecutor"]
@@ -74,7 +76,12 @@ class SparkExecutor:
         self._is_using = False
 
     def execute(
-        self, sinks: tuple[Node, ...], *, parallelism: int | None = None, cached_files: Mapping[str, str] | None = None
+        self,
+        sinks: tuple[Node, ...],
+        *,
+        parallelism: int | None = None,
+        cached_files: Mapping[str, str] | None = None,
+        watch: RunWatch | None = None,
     ) -> ExecutionResult:
         """Run a plan; see `headrace.engine.plan.plan.Executor`."""
         if self._is_closed:
@@ -91,6 +98,7 @@ class SparkExecutor:
             cached_files or {},
             self._settings.local_iteration_bytes,
             self._caches,
+            watch,
         )
         return running.interruptible(sinks)
 
@@ -116,8 +124,10 @@ class _Running:
         cached_files: Mapping[str, str],
         local_iteration_bytes: int,
         caches: MutableMapping[Any, Relation],
+        watch: RunWatch | None,
     ) -> None:
         self._session = session
+        self._watch = watch
         self._caches = caches
         self._local_iteration_bytes = local_iteration_bytes
         self._parallelism = parallelism
@@ -137,7 +147,9 @@ class _Running:
                     thread.join(LOOK_MS / 1_000)
                     if pressed.is_set():
                         raise KeyboardInterrupt
-            except KeyboardInterrupt:
+                    if self._watch is not None:
+                        self._watch.require_running()
+            except (KeyboardInterrupt, JobCanceledError):
                 self._is_canceled = True
                 self._thread(self._cancel, "headrace-spark-cancel").join(CANCEL_TIMEOUT_S)
                 thread.join(CANCEL_TIMEOUT_S)
@@ -179,7 +191,7 @@ class _Running:
             job.is_canceled = self._is_canceled
             job.iteration_names = iteration_names(walk(*sinks))
             try:
-                values = _run(sinks, job)
+                values = _run(sinks, job, self._watch)
                 seconds = time.monotonic() - started
                 statistics: dict[str, Any] = {"seconds": seconds, "attempts": attempt}
                 if job.iterations:
@@ -225,9 +237,10 @@ def _fetch(uri: str, local: Path) -> None:
         raise ConfigurationError(message, path=uri) from error
 
 
-def _run(sinks: tuple[Node, ...], job: Job) -> dict[int, Any]:
+def _run(sinks: tuple[Node, ...], job: Job, watch: RunWatch | None) -> dict[int, Any]:
     job.context.setJobGroup(job.id, "headrace", interruptOnCancel=False)
-    with ProgressLine(job.context, job.id) as line:
+    told = contextlib.nullcontext() if watch is None else StagesTold(job.context, job.id, watch)
+    with told, ProgressLine(job.context, job.id) as line:
 
         def tell(text: str) -> None:
             line.doing = text

@@ -61,6 +61,9 @@ from .types import declared_schema, function_schema, group_key, order_of
 from .writes import WriteVerbs
 
 if TYPE_CHECKING:
+    from headrace.engine.plan.run_watch import RunWatch
+
+    from ..jobs.live import LiveOutput
     from ..stream.data_stream import DataStream
     from ..stream.environment import StreamExecutionEnvironment
     from .iterations import DeltaIterationBuilder, IterativeDataSet
@@ -312,13 +315,17 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         """Run the plan and give all records, in order of the partitions."""
         return rows_of_table(self._collected(), self.schema)
 
-    def to_arrow(self) -> pa.Table:
+    def to_arrow(self, *, watch: RunWatch | None = None) -> pa.Table:
         """Run the plan and give all records as an Arrow table.
+
+        Args:
+            watch: Is told what the run does, and may end it.
 
         Raises:
             TypeMismatchError: If records without a type are not of one form.
+            JobCanceledError: If ``watch`` has ended it.
         """
-        table = self._collected()
+        table = self._collected(watch)
         if self.schema is not None:
             return table
         return pa.Table.from_batches([columns_from_rows(rows_of_table(table, None))])
@@ -357,9 +364,26 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
             return env.from_collection(self.collect())
         return env.from_collection(self.to_arrow(), type_info=resolve_type(self.schema))
 
-    def _collected(self) -> pa.Table:
+    def live(self, limit: int = 20) -> LiveOutput:
+        """Run the plan, show its progress and then its first records below the cell; the kernel stays free.
+
+        Args:
+            limit: How many records are shown. All of them are computed: ``client.result()`` of what comes back gives
+                them.
+
+        Raises:
+            ProgramError: Outside of a notebook.
+        """
+        from ..jobs.live import require_notebook
+        from .live import live_output
+
+        whole("limit", limit, 1, None)
+        require_notebook()
+        return live_output(lambda watch: self.to_arrow(watch=watch), limit)
+
+    def _collected(self, watch: RunWatch | None = None) -> pa.Table:
         node = self._sink(Collect, "collect", self.schema)
-        table: pa.Table = self._environment.run((node,)).values[node.id]
+        table: pa.Table = self._environment.run((node,), watch=watch).values[node.id]
         return table
 
     def _sink(self, kind: type[Node], name: str, schema: pa.Schema | None, /, **more: Any) -> Node:

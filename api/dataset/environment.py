@@ -33,6 +33,7 @@ from headrace.engine.plan.plan import (
     ForeignSource,
     Node,
 )
+from headrace.engine.plan.run_watch import RunWatch
 from headrace.state.files.filesystem import filesystem_for
 
 from ..arguments.checks import text, whole
@@ -293,7 +294,9 @@ class ExecutionEnvironment(DataSetSources):
             raise ProgramError(message)
         return self._last
 
-    def run(self, sinks: tuple[Node, ...], job_name: str = "headrace dataset job") -> ExecutionResult:
+    def run(
+        self, sinks: tuple[Node, ...], job_name: str = "headrace dataset job", *, watch: RunWatch | None = None
+    ) -> ExecutionResult:
         """Run a plan from its sinks; called by the data set classes."""
         if is_only_shown():
             from headrace.engine.optimizer.explain import explain_json
@@ -303,7 +306,8 @@ class ExecutionEnvironment(DataSetSources):
         executor = self._get_executor()
         started = monotonic()
         with self._fetched_files() as cached:
-            result = executor.execute(self._optimized(sinks), parallelism=self._parallelism, cached_files=cached)
+            optimized = self._optimized(sinks)
+            result = executor.execute(optimized, parallelism=self._parallelism, cached_files=cached, watch=watch)
         paths = tuple(value for value in (result.values[sink.id] for sink in sinks) if isinstance(value, list))
         runtime_ms = round((monotonic() - started) * 1_000)
         self._last = DataSetResult(job_name, runtime_ms, paths, result.statistics, result.accumulators)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from headrace.engine.errors import HeadraceError, ProgramError
 __all__ = ["LiveOutput", "html_rows", "require_notebook"]
 
 REFRESH_S = 0.25
+STOPPED_REFRESH_S = 0.05
 STOP_TIMEOUT_S = 60.0
 MOST_CHARACTERS = 200
 """Of one value."""
@@ -28,7 +30,7 @@ class LiveOutput:
     """What ``live()`` gives. Made in a notebook only.
 
     Args:
-        client: The `JobClient` of the job that is followed.
+        client: The `JobClient` of the job that is followed; of a data set its `DataSetRun`.
         look: Returns what is to be seen now, as HTML, and whether nothing else will come.
         stop: Ends what is followed.
 
@@ -79,7 +81,8 @@ class LiveOutput:
                 shown = seen
             if is_over:
                 return
-            self._is_stopped.wait(REFRESH_S)
+            if self._is_stopped.wait(REFRESH_S):
+                time.sleep(STOPPED_REFRESH_S)  # its end is near, and is shown
 
 
 def require_notebook() -> None:

@@ -31,14 +31,18 @@ from headrace.engine.optimizer.upsert_keys import upsert_keys
 from headrace.engine.partitions.wire import ordered
 from headrace.engine.plan.match_nodes import MatchRecognize
 from headrace.engine.plan.plan import Node, Order, Select, Sort, walk
+from headrace.engine.plan.run_watch import RunWatch
 from headrace.engine.plan.table_nodes import Scan, TopN
 
 from ..dataset import ExecutionEnvironment
 from ..dataset.dataset import DataSet
+from ..dataset.live import live_output
 from ..jobs.client import JobClient
+from ..jobs.live import LiveOutput
 from ..sql.parsing.errors import SqlError
 from ..sql.parsing.statements import StopJob
 from ..sql.relations import Builder, Relation, renamed
+from ..stream.collected_rows import CollectedRows
 from ..stream.environment import StreamExecutionEnvironment
 from .analysis import analyzed_batches, analyzed_job
 from .catalog import CatalogTable
@@ -47,6 +51,7 @@ from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
 from .connectors.contract import Options, TableConnector
 from .connectors.ends import BlackholeTable
 from .inserting import is_told_apart
+from .live import live_table
 from .result import RowsResult, StatementResult, TableResult
 from .settings import Settings
 from .streams import Streams
@@ -211,24 +216,46 @@ class Execution:
         assert root.schema is not None
         schema, settings = root.schema, self.settings.copy()
         if self.mode == "batch":
-            return RowsResult(schema, lambda: self._batches(root, settings))
+            return RowsResult(
+                schema,
+                lambda: self._batches(root, settings),
+                live=lambda _result, limit: self._live_batches(root, settings, limit),
+            )
         _warn_of_growth((root,))
         orders, env = _orders_of(root), self.streams()
         return RowsResult(
-            schema, lambda: self._changes(root, schema, settings, env), _sorter(orders) if orders else None
+            schema,
+            lambda: self._changes(root, schema, settings, env),
+            _sorter(orders) if orders else None,
+            live=lambda result, limit: self._live_changes(result, root, settings, env, limit),
         )
 
     def _changes(
         self, root: Node, schema: pa.Schema, settings: Settings, env: StreamExecutionEnvironment
     ) -> Iterator[Batch]:
         """Run a query over streams; leaving it before its end cancels the job."""
+        with self._collected(root, settings, env) as rows:
+            for block in rows:
+                yield batch_of_block(block, schema)
+
+    def _collected(self, root: Node, settings: Settings, env: StreamExecutionEnvironment) -> CollectedRows:
+        """Begin a query over streams; its blocks of changes come one by one."""
         with settings.applied_to(env):
             streams = self._begun((root,), (RESULT,), (), settings, env)
             blocks = behind(streams.of(root), ChangelogBlocks(), "changelog")
-            rows = blocks.execute_and_collect(settings.value("pipeline.name", "query"))
-        with rows:
-            for block in rows:
-                yield batch_of_block(block, schema)
+            rows: CollectedRows = blocks.execute_and_collect(settings.value("pipeline.name", "query"))
+        return rows
+
+    def _live_changes(
+        self, result: TableResult, root: Node, settings: Settings, env: StreamExecutionEnvironment, limit: int
+    ) -> LiveOutput:
+        with env.changed_apart():
+            env.set_progress_listener(lambda view: None)  # what one looks at is the table
+            rows = self._collected(root, settings, env)
+        return live_table(result, rows, limit)
+
+    def _live_batches(self, root: Node, settings: Settings, limit: int) -> LiveOutput:
+        return live_output(lambda watch: self._batch_table(root, settings, watch), limit)
 
     def _begun(
         self,
@@ -247,9 +274,12 @@ class Execution:
             env.allow_non_restored_state()  # all that is lost has been looked at
         return Streams(env, settings, beginning.upgrade, beginning.token)
 
-    def _batches(self, root: Node, settings: Settings) -> Iterator[Batch]:
+    def _batch_table(self, root: Node, settings: Settings, watch: RunWatch | None = None) -> pa.Table:
         with self._set_up_for_batches(settings):
-            table = DataSet(self.data_sets, root).to_arrow()
+            return DataSet(self.data_sets, root).to_arrow(watch=watch)
+
+    def _batches(self, root: Node, settings: Settings) -> Iterator[Batch]:
+        table = self._batch_table(root, settings)
         for batch in table.combine_chunks().to_batches():
             yield Batch.of_columns(batch)
 

@@ -7,17 +7,25 @@ Source: Flink's ``MaterializedCollectStreamResult``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import html
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headrace.engine.columns.records import Batch, RowKind
+from headrace.engine.protocol.states import JobStatus
 
-from .result import TableResult
+from ..jobs.live import LiveOutput
+from ..jobs.progress import summary_line
+from .connectors.changelog import batch_of_block
 
-__all__ = ["LiveRows", "shown_value"]
+if TYPE_CHECKING:
+    from ..stream.collected_rows import CollectedRows
+    from .result import TableResult
+
+__all__ = ["LiveRows", "html_table", "live_table", "shown_value"]
 
 _COMES = (RowKind.INSERT.short, RowKind.UPDATE_AFTER.short)
 
@@ -88,6 +96,16 @@ class LiveRows:
         """
         return list(islice(self._in_order(), most))
 
+    def note(self, most: int, state: str = "") -> str:
+        """Return what is said of the rows where at most so many are shown."""
+        parts = [f"{len(self):,} row{'' if len(self) == 1 else 's'}"]
+        if len(self) > most:
+            parts.append(f"the first {most} are shown")
+        if self.num_forgotten:
+            parts.append(f"{self.num_forgotten:,} older ones left out")
+        parts += [state] if state else []
+        return "; ".join(parts)
+
     def _in_order(self) -> Iterator[tuple[Any, ...]]:
         rows = [self._rows[place] for place in sorted(self._rows)]
         if not self._result.has_order or len(rows) > MOST_SORTED:
@@ -97,6 +115,40 @@ class LiveRows:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
         table = self._result.in_order(pa.Table.from_arrays(arrays, schema=schema))
         return zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+def live_table(result: TableResult, blocks: CollectedRows, limit: int) -> LiveOutput:
+    """Show the table that the changes of a running query come to below a cell, until its job has ended.
+
+    Args:
+        result: Of the query.
+        blocks: Its changes, as they come.
+        limit: How many rows are shown.
+    """
+    rows = LiveRows(result)
+
+    def look() -> tuple[str, bool]:
+        for block in blocks.arrived():
+            rows.take(batch_of_block(block, result.schema))
+        view = blocks.client.view()
+        has_ended = JobStatus(view.state).is_terminal
+        failure = f"; {view.failures[-1].text}" if has_ended and view.failures else ""
+        note = rows.note(limit, f"{rows.num_changes:,} changes; {summary_line(view)}{failure}")
+        return html_table(result.schema, rows.first(limit), note), has_ended and blocks.is_over
+
+    return LiveOutput(blocks.client, look, blocks.close)
+
+
+def html_table(schema: pa.Schema, rows: Sequence[Sequence[Any]], note: str) -> str:
+    """Return rows as an HTML table with a note below it; all texts are escaped."""
+    heads = "".join(f"<th>{html.escape(field.name)}</th>" for field in schema)
+    lines = []
+    for row in rows:
+        cells = (shown_value(value, field.type) for value, field in zip(row, schema, strict=True))
+        lines.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div>{table}<p>{html.escape(note)}</p></div>"
 
 
 def shown_value(value: Any, kind: pa.DataType) -> str:

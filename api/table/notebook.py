@@ -12,22 +12,18 @@ Source: JupySQL's ``%%sql``; Zeppelin's Flink interpreter (live tables).
 
 from __future__ import annotations
 
-import html
 import re
 import time
-from collections.abc import Sequence
 from typing import Any
-
-import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
 
 from ..sql.parsing.parser import pieces_of
 from .environment import TableEnvironment
-from .live import LiveRows, shown_value
+from .live import LiveRows, html_table
 from .result import TableResult
 
-__all__ = ["html_table", "load", "run_cell"]
+__all__ = ["load", "run_cell"]
 
 MOST_ROWS = 50
 _REFRESH_S = 0.25
@@ -101,22 +97,4 @@ def _show(result: TableResult, *, is_live: bool) -> None:
 
 
 def _told(result: TableResult, rows: LiveRows, state: str) -> str:
-    parts = [f"{len(rows):,} row{'' if len(rows) == 1 else 's'}"]
-    if len(rows) > MOST_ROWS:
-        parts.append(f"the first {MOST_ROWS} are shown")
-    if rows.num_forgotten:
-        parts.append(f"{rows.num_forgotten:,} older ones left out")
-    parts += [state] if state else []
-    return html_table(result.schema, rows.first(MOST_ROWS), "; ".join(parts))
-
-
-def html_table(schema: pa.Schema, rows: Sequence[Sequence[Any]], note: str) -> str:
-    """Return rows as an HTML table with a note below it; all texts are escaped."""
-    heads = "".join(f"<th>{html.escape(field.name)}</th>" for field in schema)
-    lines = []
-    for row in rows:
-        cells = (shown_value(value, field.type) for value, field in zip(row, schema, strict=True))
-        lines.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<div>{table}<p>{html.escape(note)}</p></div>"
+    return html_table(result.schema, rows.first(MOST_ROWS), rows.note(MOST_ROWS, state))

@@ -14,8 +14,11 @@ import pyarrow as pa
 
 from headrace.engine.changelog.final_table import apply_changes
 from headrace.engine.columns.records import Batch, RowKind
+from headrace.engine.errors import ProgramError
 
+from ..arguments.checks import whole
 from ..jobs.client import JobClient
+from ..jobs.live import LiveOutput, require_notebook
 from ..sql.parsing.types import sql_name
 from .connectors.changelog import text_of
 
@@ -75,6 +78,22 @@ class TableResult(ABC):
         """Return the same as a pandas data frame."""
         return self.to_arrow().to_pandas()
 
+    def live(self, limit: int = 50) -> LiveOutput:
+        """Run the query, and show the table that its rows come to below the cell, as they come; the kernel stays free.
+
+        Args:
+            limit: How many rows are shown.
+
+        Returns:
+            What shows them, with ``stop()``, ``wait()`` and, of a query over streams, the job's ``client``.
+
+        Raises:
+            ProgramError: Outside of a notebook, and of a statement that is no query.
+        """
+        message = "live() shows the rows of a query, and this statement is none"
+        hint = None if self.get_job_client() is None else "get_job_client().live() shows the job that it has started"
+        raise ProgramError(message, hint=hint)
+
     def print(self) -> None:
         """Write the changes to standard output as they come, under the names and types of the columns."""
         heads = ", ".join(f"{field.name} {sql_name(field.type)}" for field in self.schema)
@@ -91,6 +110,7 @@ class RowsResult(TableResult):
         schema: Their columns.
         run: Runs the query, and yields batches of changes.
         finish: Puts the final table in order; None if the query says none.
+        live: Runs the query, and shows so many rows of the table that it comes to in a notebook.
     """
 
     def __init__(
@@ -98,8 +118,10 @@ class RowsResult(TableResult):
         schema: pa.Schema,
         run: Callable[[], Iterator[Batch]],
         finish: Callable[[pa.Table], pa.Table] | None = None,
+        live: Callable[[TableResult, int], LiveOutput] | None = None,
     ) -> None:
         self._schema = schema
+        self._live = live
         self._run = run
         self._finish = finish
 
@@ -116,6 +138,14 @@ class RowsResult(TableResult):
     def is_query(self) -> bool:
         """True."""
         return True
+
+    def live(self, limit: int = 50) -> LiveOutput:
+        """Run the query, and show the table that its rows come to below the cell; see `TableResult.live`."""
+        if self._live is None:
+            return super().live(limit)
+        whole("limit", limit, 1, None)
+        require_notebook()
+        return self._live(self, limit)
 
     @property
     def has_order(self) -> bool:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError, nearest
 
 from ..arguments.checks import require_instance
+from ..jobs.live import LiveOutput
 from ..sql.functions.registry import SqlFunction
 from ..sql.parsing.types import sql_name
 from ..sql.relations import Relation
@@ -312,6 +313,10 @@ class Table:
     def execute(self) -> TableResult:
         """Return the rows; they are made when they are asked for."""
         return self._program.result_of(self.relation)
+
+    def live(self, limit: int = 50) -> LiveOutput:
+        """Show the table below the cell of a notebook, as its rows come; see `TableResult.live`."""
+        return self.execute().live(limit)
 
     def execute_insert(self, table: str) -> TableResult:
         """Write the rows into a table of the catalog, to their end."""

@@ -56,6 +56,7 @@ from ..plan.plan import (
     walk,
     wire_schema,
 )
+from ..plan.run_watch import RunWatch, StageView
 from . import drivers, supersteps
 from .context import TaskContext
 from .joins import co_group_probe, probe
@@ -101,7 +102,12 @@ class InProcessExecutor:
         self._caches: Caches = WeakKeyDictionary()
 
     def execute(
-        self, sinks: tuple[Node, ...], *, parallelism: int | None = None, cached_files: Mapping[str, str] | None = None
+        self,
+        sinks: tuple[Node, ...],
+        *,
+        parallelism: int | None = None,
+        cached_files: Mapping[str, str] | None = None,
+        watch: RunWatch | None = None,
     ) -> ExecutionResult:
         """Run a plan; see `headrace.engine.plan.plan.Executor`."""
         if self._is_closed:
@@ -113,7 +119,15 @@ class InProcessExecutor:
             raise ConfigurationError(message)
         memory = Memory(None if self._room is None else self._room())
         run = Run(
-            sinks, number, cached_files or {}, self._resolve, caches=self._caches, memory=memory, clock=self._clock
+            sinks,
+            number,
+            cached_files or {},
+            self._resolve,
+            None if watch is None else lambda _batch: watch.require_running(),
+            caches=self._caches,
+            memory=memory,
+            clock=self._clock,
+            told=watch,
         )
         return run.result()
 
@@ -135,6 +149,7 @@ class Run:
         caches: What `Cache` nodes have kept.
         memory: The room that there is.
         clock: As of `InProcessExecutor`.
+        told: Is told of nodes as they are computed; None for nobody.
     """
 
     def __init__(
@@ -147,8 +162,10 @@ class Run:
         caches: Caches | None = None,
         memory: Memory | None = None,
         clock: Callable[[], float] = lambda: 0.0,
+        told: RunWatch | None = None,
     ) -> None:
         self._sinks = sinks
+        self._told = told
         self._clock = clock
         self.memory = memory or Memory(None)
         self.parallelism = parallelism
@@ -196,8 +213,11 @@ class Run:
         elif isinstance(sink, Count):
             result = sum(_num_rows(partition) for partition in partitions)
         elif isinstance(sink, WriteFiles):
+            began = self._clock()
+            self._tell_begun([sink])
             parts = (sink.files.write(sink, i, "0", partition) for i, partition in enumerate(partitions))
             result = [name for names in parts for name in names]
+            self._tell([sink], partitions, self._clock() - began)
         else:
             message = f"{sink!r} is no sink"
             raise InternalError(message)
@@ -230,18 +250,28 @@ class Run:
                 stack += missing
                 continue
             began = self._clock()
+            self._tell_begun(chain)
             home.results[current.id] = self._compute(chain, scope)
-            self._tell(current, home.results[current.id], self._clock() - began)
+            self._tell(chain, home.results[current.id], self._clock() - began)
             for link in chain:
                 self._count_down(link, scope)
             stack.pop()
         return scope.home_of(node).results[node.id]
 
-    def _tell(self, node: Node, result: Partitions, seconds: float) -> None:
+    def _tell_begun(self, chain: Sequence[Node]) -> None:
+        if self._told is not None:
+            self._told.require_running()
+            before = self.nodes.get(chain[-1].id, {"rows": 0, "seconds": 0.0})
+            self._told.tell(_stage_of(chain, "RUNNING", before, 0))
+
+    def _tell(self, chain: Sequence[Node], result: Partitions, seconds: float) -> None:
         """Note how many rows a node has, and how long that took with those that ran in one with it."""
+        node = chain[-1]
         before = self.nodes.get(node.id, {"rows": 0, "seconds": 0.0})
         rows = sum(_num_rows(partition) for partition in result)
-        self.nodes[node.id] = {"rows": before["rows"] + rows, "seconds": before["seconds"] + seconds}
+        now = self.nodes[node.id] = {"rows": before["rows"] + rows, "seconds": before["seconds"] + seconds}
+        if self._told is not None:
+            self._told.tell(_stage_of(chain, "FINISHED", now, len(result)))
 
     def _count_down(self, reader: Node, scope: Scope) -> None:
         for parent in reader.parents:
@@ -555,3 +585,10 @@ def _own_functions(node: Node) -> Node:
         message = f"a function cannot be sent to a subtask: {error!r}"
         raise ProgramError(message, operator=node.name, hint="make what cannot be pickled in open()") from error
     return replace(node, function=own)  # type: ignore[call-arg]
+
+
+def _stage_of(chain: Sequence[Node], state: str, told: Mapping[str, Any], num_partitions: int) -> StageView:
+    """Nodes that run as one, for those who look."""
+    name = " -> ".join(node.name for node in chain)
+    rows, duration_ms = told["rows"], round(told["seconds"] * 1_000)
+    return StageView(chain[-1].id, name, state, num_partitions, num_partitions, rows=rows, duration_ms=duration_ms)

@@ -117,6 +117,7 @@ from .record_nodes import (
     SortPartition,
     Union,
 )
+from .run_watch import RunWatch
 from .source_sink_nodes import (
     Collect,
     Count,
@@ -214,7 +215,12 @@ class Executor(Protocol):
     """
 
     def execute(
-        self, sinks: tuple[Node, ...], *, parallelism: int | None = None, cached_files: Mapping[str, str] | None = None
+        self,
+        sinks: tuple[Node, ...],
+        *,
+        parallelism: int | None = None,
+        cached_files: Mapping[str, str] | None = None,
+        watch: RunWatch | None = None,
     ) -> ExecutionResult:
         """Run an optimised plan to its end.
 
@@ -223,8 +229,10 @@ class Executor(Protocol):
             parallelism: Partitions of exchanges and sources that do not say; None for the executor's default.
             cached_files: The distributed cache: local paths or URIs by name; functions in every subtask get a local
                 path.
+            watch: Is told what the run does, and may end it; None if nobody looks.
 
         Raises:
+            JobCanceledError: If ``watch`` has ended it.
             UserFunctionError: If a user function raised. Further errors of the tree as they come.
         """
         ...
