@@ -59,6 +59,9 @@ class DeltaTables:
     def num_commits(self):
         return self.table().version()
 
+    def version(self):
+        return self.table().version()
+
 
 class IcebergTables:
     """Tables of a catalog in SQLite."""
@@ -118,6 +121,9 @@ class IcebergTables:
             update.add_column(name, LongType())
 
     counts_files_twice = True
+
+    def version(self):
+        return self.table().current_snapshot().snapshot_id
 
     def num_commits(self):
         return len(self.table().metadata.snapshots)

@@ -16,13 +16,13 @@ import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from failover import leader_pid
 from kill_soak import expected_windows, kind_of, living_hosts, make_row
 
-from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
+from headrace import DataStream, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.actors.ray.connection import open_ray
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
@@ -47,23 +47,27 @@ class StoreServer(Protocol):
 
 
 def build(env: StreamExecutionEnvironment, place: str, num_records: int) -> None:
+    counts(env, num_records).sink_to(FileSink.json_lines(f"{place}/out"))
+
+
+def counts(env: StreamExecutionEnvironment, num_records: int) -> DataStream:
+    """Rows of windows that were counted: key, number of the window, count."""
     source = GeneratorSource(make_row, count=num_records, records_per_second=RATE)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner("ts")
-    (
+    return (
         env.from_source(source, strategy, "numbers")
         .map(lambda row: (row["key"], row["ts"] // WINDOW_MS, 1))
         .key_by(lambda row: row[0])
         .window(TumblingEventTimeWindows.of(WINDOW_MS))
         .reduce(lambda a, b: (a[0], a[1], a[2] + b[2]))
         .map(lambda row: {"key": row[0], "window": row[1], "n": row[2]})
-        .sink_to(FileSink.json_lines(f"{place}/out"))
     )
 
 
-def strike(kind: str, server: StoreServer, settings: HighAvailabilitySettings, rng: random.Random) -> bool:
+def strike(kind: str, server: StoreServer | None, settings: HighAvailabilitySettings, rng: random.Random) -> bool:
     """Kill something; False if there is none of the kind now."""
     is_of_server = kind.startswith("server")
-    if is_of_server:
+    if server is not None and is_of_server:
         server.kill()
     if kind == "head":
         try:
@@ -78,7 +82,7 @@ def strike(kind: str, server: StoreServer, settings: HighAvailabilitySettings, r
                 os.kill(hosts[rng.choice(candidates)], signal.SIGKILL)
         elif not is_of_server:
             return False
-    if is_of_server:
+    if server is not None and is_of_server:
         time.sleep(rng.uniform(0.2, 3))
         server.start()
     return True
@@ -97,17 +101,26 @@ def judge(lines: list[str], num_records: int) -> dict[str, int]:
 
 
 def soak(
-    faults: int, seed: int, server: StoreServer, place: str, read: Callable[[], list[str]], state_backend: str
+    faults: int,
+    seed: int,
+    server: StoreServer | None,
+    place: str,
+    read: Callable[[], list[str]],
+    state_backend: str,
+    build: Callable[[StreamExecutionEnvironment, str, int], None] = build,
+    victims: Sequence[str] = VICTIMS,
 ) -> dict[str, Any]:
     """Run the job with faults.
 
     Args:
         faults: How many.
         seed: Of the moments and victims.
-        server: It runs.
+        server: It runs; None if there is none.
         place: A URI of the store.
         read: Gives all lines of the files that are public, through a client that nobody here wrote.
         state_backend: Of the job.
+        build: Makes the job.
+        victims: What is killed, one of them at a time.
     """
     rng = random.Random(seed)
     num_records = int(RATE * SECONDS_PER_FAULT * (faults + 1))
@@ -123,7 +136,7 @@ def soak(
     try:
         while sum(struck.values()) < faults and client.view().state not in ("FINISHED", "FAILED"):
             time.sleep(rng.uniform(0.2, SECONDS_PER_FAULT / 2))
-            kind = rng.choice(VICTIMS)
+            kind = rng.choice(victims)
             if strike(kind, server, settings, rng):
                 struck[kind] += 1
         client.result(timeout=900)
@@ -143,9 +156,11 @@ def soak(
     }
 
 
-def run(name: str, campaign: Callable[[argparse.Namespace], dict[str, Any]]) -> int:
-    """The command line of a campaign; gives its status."""
+def run(name: str, campaign: Callable[[argparse.Namespace], dict[str, Any]], formats: Sequence[str] = ()) -> int:
+    """The command line of a campaign, maybe with a choice of formats; gives its status."""
     parser = argparse.ArgumentParser(description=name)
+    if formats:
+        parser.add_argument("--format", choices=formats, default=formats[0])
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--state-backend", choices=("heap", "rocksdb"), default="heap")
