@@ -1,7 +1,7 @@
 """Kafka to Kafka on Ray, while processes die: ``python tests/actors/kafka_soak.py --faults 30``.
 
 A producer of its own writes numbers into a topic; a job counts them in windows by event time and writes the counts into
-another topic, exactly once. At random moments a slot, a TaskManager, the JobManager, the broker, or the broker and a
+another topic, exactly once (``--staging transaction``: by transactions left open). At random moments a slot, a TaskManager, the JobManager, the broker, or the broker and a
 slot are killed with signal 9; the broker is started again a moment later. At the end Kafka's own console consumer reads
 what is committed: every window must be there once, with its exact count, and those of a key in order. Prints one line
 per figure. Needs Java, and Kafka or Maven (``tests/kafka_server.py``).
@@ -90,7 +90,9 @@ class NumbersProducer(threading.Thread):
             self.failures.append(str(error))
 
 
-def build(env: StreamExecutionEnvironment, server: KafkaServer, topics: tuple[str, str], num_records: int) -> None:
+def build(
+    env: StreamExecutionEnvironment, server: KafkaServer, topics: tuple[str, str], num_records: int, staging: Any
+) -> None:
     ends = {
         (topics[0], partition): len(range(partition, num_records, NUM_PARTITIONS))
         for partition in range(NUM_PARTITIONS)
@@ -99,8 +101,9 @@ def build(env: StreamExecutionEnvironment, server: KafkaServer, topics: tuple[st
         server.address, topics[0], value=JsonMessages(NUMBERS), stop=KafkaOffsets.of(ends), group_id="soak"
     )
     sink = KafkaSink.exactly_once(
-        server.address, topics[1], value=JsonMessages(COUNTS), key="key", transactional_id_prefix="soak"
-    )
+        server.address, topics[1], value=JsonMessages(COUNTS), key="key", transactional_id_prefix="soak",
+        staging=staging,
+    )  # fmt: skip
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner("ts")
     (
         env.from_source(source, strategy, "numbers")
@@ -150,7 +153,14 @@ def judge(lines: list[str], num_records: int) -> dict[str, int]:
     }
 
 
-def soak(faults: int, seed: int, directory: Path, state_backend: str = "heap") -> dict[str, Any]:
+def soak(
+    faults: int,
+    seed: int,
+    directory: Path,
+    state_backend: str = "heap",
+    staging: str = "checkpoint",
+    parallelism: int = 2,
+) -> dict[str, Any]:
     rng = random.Random(seed)
     executable = java()
     assert executable is not None, "there is no Java"
@@ -162,10 +172,10 @@ def soak(faults: int, seed: int, directory: Path, state_backend: str = "heap") -
     struck: Counter[str] = Counter()
     try:
         with StreamExecutionEnvironment.get_execution_environment(actor_system="ray") as env:
-            env.set_parallelism(2)
+            env.set_parallelism(parallelism)
             env.set_state_backend(state_backend)
             env.enable_checkpointing(500, directory=str(directory / "checkpoints"))
-            build(env, server, topics, num_records)
+            build(env, server, topics, num_records, staging)
             client = env.execute_async("kafka soak")
             producer.start()
             while sum(struck.values()) < faults and client.view().state not in ("FINISHED", "FAILED"):
@@ -198,10 +208,14 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--state-backend", choices=("heap", "rocksdb"), default="heap")
+    parser.add_argument("--staging", choices=("checkpoint", "transaction"), default="checkpoint")
+    parser.add_argument("--parallelism", type=int, default=2)
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="headrace-kafka-soak-"))
     try:
-        figures = soak(options.faults, options.seed, directory, options.state_backend)
+        figures = soak(
+            options.faults, options.seed, directory, options.state_backend, options.staging, options.parallelism
+        )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     for name, value in figures.items():

@@ -16,6 +16,8 @@ from typing import Any
 from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
 
+from .coordinator import Coordinator
+
 __all__ = ["Client", "ClientErrors", "kafka", "require_servers"]
 
 _LOG = logging.getLogger("headrace.kafka")
@@ -142,3 +144,8 @@ class Client:
     def admin(self, errors: ClientErrors) -> Any:
         """Make a client that asks about topics."""
         return kafka().admin.AdminClient({**self._settings, "error_cb": errors.note}, logger=_LOG)
+
+    def coordinator(self) -> Coordinator:
+        """Make a client that asks the coordinators of transactions."""
+        properties = {name: value for name, value in self._settings.items() if name != "bootstrap.servers"}
+        return Coordinator(self._settings["bootstrap.servers"], properties)

@@ -15,14 +15,13 @@ Source: KIP-98; Flink's ``KafkaCommitter``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import Committer, CommitterContext, WriterContext
+from headrace.engine.connectors.contract import Committer, CommitterContext
 from headrace.engine.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -31,36 +30,15 @@ from headrace.engine.errors import (
     SinkFencedError,
 )
 from headrace.state.checkpoints.manifest_schema import is_text
-from headrace.state.credentials import masked
 
 from ...formats.prepared_rows import from_ipc
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
 from .ledger import PARTITION, Ledger, Numbers
 from .partitions import settings_of
 from .serialization import NO_TIME, SCHEMA
+from .transactions import CommitSettings, failed, let_go, require_topic, transactional_producer
 
-__all__ = ["CommitSettings", "KafkaCommitter"]
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSettings:
-    """How a sink commits.
-
-    Attributes:
-        topic: Where records go.
-        prefix: Of transactional ids.
-        commits_topic: Where it is noted what is written.
-        timeout_ms: How long a transaction may stay open.
-    """
-
-    topic: str
-    prefix: str
-    commits_topic: str
-    timeout_ms: int
-
-    def transactional_id(self, context: WriterContext | CommitterContext) -> str:
-        """Return the id under which a subtask's attempt prepares."""
-        return f"{self.prefix}-{context.history.owner}-{context.attempt}-{context.subtask}"
+__all__ = ["KafkaCommitter"]
 
 
 @dataclass(slots=True)
@@ -101,21 +79,9 @@ class KafkaCommitter(Committer):
             self._ledger = Ledger(self._client, self._settings.commits_topic, timeout_s)
         self._ledger.open()
         self._release(self._own_id)
-        self._taken[self._own_id] = _Taken(self._producer(self._own_id), Numbers())  # nobody has had it before
-        self._require_topic()
+        self._taken[self._own_id] = _Taken(self._take_over(self._own_id), Numbers())  # nobody has had it before
+        require_topic(self._taken[self._own_id].producer, self._settings.topic, self._errors)
         self._require_sizes()
-
-    def _require_topic(self) -> None:
-        library = kafka()
-        try:
-            found = self._taken[self._own_id].producer.list_topics(self._settings.topic, REQUEST_TIMEOUT_S)
-        except library.KafkaException as error:
-            what = "the topic cannot be looked at"
-            raise self._failed(what, error) from error
-        described = found.topics[self._settings.topic]
-        if described.error is not None:
-            message = f"records cannot be written into topic {self._settings.topic!r}: {described.error}"
-            raise SinkError(message, topic=self._settings.topic)
 
     def _require_sizes(self) -> None:
         """A record that the topic refuses could never be committed. Who may not ask for its limit goes on without."""
@@ -135,24 +101,8 @@ class KafkaCommitter(Committer):
             hint = f"properties={{'message.max.bytes': {allowed}}}, or a higher limit of the topic"
             raise ConfigurationError(message, hint=hint)
 
-    def _producer(self, transactional_id: str) -> Any:
-        """Take an id over; what others have open under it is ended."""
-        library = kafka()
-        timeout_ms = self._settings.timeout_ms
-        producer = self._client.producer(
-            self._errors, **{"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
-        )
-        try:
-            producer.init_transactions(REQUEST_TIMEOUT_S)
-        except library.KafkaException as error:
-            _discard(producer)
-            if error.args[0].code() == library.KafkaError.INVALID_TRANSACTION_TIMEOUT:
-                message = f"the broker allows no transactions of {timeout_ms} ms"
-                hint = "set transaction_timeout below its transaction.max.timeout.ms"
-                raise ConfigurationError(message, hint=hint) from error
-            what = "its transaction cannot be begun"
-            raise self._failed(what, error) from error
-        return producer
+    def _take_over(self, transactional_id: str) -> Any:
+        return transactional_producer(self._client, self._settings, transactional_id, self._errors)
 
     def commit(self, committable: Any) -> None:
         """Write what was prepared, unless it is written.
@@ -167,7 +117,7 @@ class KafkaCommitter(Committer):
         taken = self._taken.get(transactional_id)
         if taken is None:
             assert self._ledger is not None
-            producer = self._producer(transactional_id)
+            producer = self._take_over(transactional_id)
             taken = self._taken[transactional_id] = _Taken(producer, Numbers())
             try:
                 taken.written = self._ledger.numbers(transactional_id)
@@ -219,13 +169,12 @@ class KafkaCommitter(Committer):
         producer.poll(0)
 
     def _failed(self, what: str, error: Any) -> SinkError:
-        message = f"{what}: {masked(str(error))}"
-        return SinkError(message, topic=self._settings.topic, last_error=self._errors.last)
+        return failed(what, error, self._settings.topic, self._errors)
 
     def _release(self, transactional_id: str) -> None:
         taken = self._taken.pop(transactional_id, None)
         if taken is not None:
-            _discard(taken.producer)
+            let_go(taken.producer)
 
     def abort_leftovers(self) -> None:
         """Let go of the ids of earlier attempts: all that was restored is committed."""
@@ -237,12 +186,6 @@ class KafkaCommitter(Committer):
             self._release(transactional_id)
         if self._ledger is not None:
             self._ledger.close()
-
-
-def _discard(producer: Any) -> None:
-    """Let go of a producer, whatever it has open; one that is broken says so once more."""
-    with contextlib.suppress(kafka().KafkaException):
-        producer.close(0)
 
 
 def _fenced_codes() -> tuple[int, ...]:
@@ -265,13 +208,6 @@ def _check(committable: Any, settings: CommitSettings) -> None:
     is_right = is_right and all(is_text(committable[name]) for name in ("topic", "transaction"))
     is_right = is_right and all(0 <= committable[name] < 1 << 63 for name in ("number", "checkpoint_id", "rows"))
     if not is_right:
-        message = "the checkpoint holds prepared output that is not of a sink of Kafka"
-        raise CheckpointMismatchError(message)
-    if committable["topic"] != settings.topic or not committable["transaction"].startswith(f"{settings.prefix}-"):
-        message = (
-            f"the checkpoint holds records for topic {committable['topic']!r} under {committable['transaction']!r}; the"
-            f" sink writes topic {settings.topic!r} under {settings.prefix!r}"
-        )
-        raise CheckpointMismatchError(
-            message, hint="keep topic and transactional_id_prefix, or give the sink another uid"
-        )
+        message = "the checkpoint holds prepared output that is not of a sink of Kafka with staging='checkpoint'"
+        raise CheckpointMismatchError(message, hint="keep the sink's staging, or give the sink another uid")
+    settings.require_own(committable["topic"], committable["transaction"])

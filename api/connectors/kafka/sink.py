@@ -1,9 +1,14 @@
 """A topic of Kafka as a sink: exactly once, or at least once.
 
-*Exactly once*: the records between two barriers are part of the checkpoint. When it is complete they are written in one
-transaction of Kafka, together with a note that they are (`headrace.connectors.kafka.ledger`). So nothing depends on how
-long a transaction may stay open, or a job be away: what a checkpoint holds is never lost by a timeout of the broker.
-Readers with ``isolation.level=read_committed`` see the records of complete checkpoints, each once.
+*Exactly once*: readers with ``isolation.level=read_committed`` see the records of complete checkpoints, each once.
+Until then records wait in one of two places:
+
+* in the checkpoint. When it is complete they are written in one transaction of Kafka, together with a note that they
+  are (`headrace.connectors.kafka.ledger`). Nothing depends on how long a transaction may stay open, or a job be away:
+  what a checkpoint holds is never lost by a timeout of the broker.
+* at the broker, in a transaction that stays open until the checkpoint is complete
+  (`headrace.connectors.kafka.open_transactions`). Checkpoints stay small, and records travel once; but a job that is
+  away for longer than the transaction may be open has lost them, and says so.
 
 *At least once*: records are written when they come, and all of them before a barrier passes. What a failure makes the
 job repeat is written again.
@@ -17,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from headrace.engine.connectors.contract import Committer, SinkWriter
 from headrace.engine.errors import ConfigurationError
@@ -25,11 +30,17 @@ from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat, require_format
 from .client import RECORD_OVERHEAD, Client, require_servers
-from .committing import CommitSettings, KafkaCommitter
+from .committing import KafkaCommitter
+from .coordinator import require_known_security
+from .open_transactions import TransactionCommitter, TransactionWriter
 from .serialization import KafkaRecords
+from .transactions import CommitSettings
 from .writers import ProducingWriter, StagingWriter
 
 __all__ = ["KafkaSink"]
+
+_TIMEOUTS = {"checkpoint": "1 min", "transaction": "15 min"}
+"""How long a transaction may be open unless the program says, by where records wait."""
 
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
@@ -71,7 +82,8 @@ class KafkaSink:
         key_is_object: bool = False,
         delete_column: str | None = None,
         commits_topic: str = "headrace-commits",
-        transaction_timeout: int | str = "1 min",
+        staging: Literal["checkpoint", "transaction"] = "checkpoint",
+        transaction_timeout: int | str | None = None,
         properties: Mapping[str, Any] = {},
     ) -> KafkaSink:
         """Write every record exactly once, for readers of committed records.
@@ -87,8 +99,12 @@ class KafkaSink:
             delete_column: See the class.
             commits_topic: Where it is noted what is written: a compacted topic of one partition, made if it is not
                 there. Several sinks may share it.
-            transaction_timeout: How long writing one checkpoint's records may take: milliseconds or text. The broker
-                has a limit (``transaction.max.timeout.ms``), and the job does not start above it.
+            staging: Where records wait for their checkpoint to be complete: in the ``checkpoint``, or in an open
+                ``transaction``, which needs ``transaction_timeout`` above the time between checkpoints and the
+                longest outage together.
+            transaction_timeout: How long a transaction may be open: milliseconds or text; None is a minute for records
+                in the checkpoint, which are written at once, else 15 minutes. The broker has a limit
+                (``transaction.max.timeout.ms``, 15 minutes by default), and the job does not start above it.
             properties: See the class.
 
         Guarantees: exactly once with checkpoints; without them, the records appear when the job ends.
@@ -103,12 +119,18 @@ class KafkaSink:
         if not commits_topic or commits_topic == topic:
             message = f"commits are noted in a topic of their own; got {commits_topic!r}"
             raise ConfigurationError(message)
-        timeout_ms = parse_duration_ms(transaction_timeout)
+        if staging not in _TIMEOUTS:
+            message = f"staging is 'checkpoint' or 'transaction'; got {staging!r}"
+            raise ConfigurationError(message)
+        timeout_ms = parse_duration_ms(_TIMEOUTS[staging] if transaction_timeout is None else transaction_timeout)
         if timeout_ms < 1_000:
             message = f"transaction_timeout must be a second at least; got {timeout_ms} ms"
             raise ConfigurationError(message)
         settings = CommitSettings(topic, transactional_id_prefix, commits_topic, timeout_ms)
-        return _ExactlyOnceSink(client, settings, records)
+        if staging == "transaction":
+            require_known_security(properties)
+            return _OpenTransactionsSink(client, settings, records)
+        return _StagingSink(client, settings, records)
 
     @classmethod
     def at_least_once(
@@ -145,7 +167,7 @@ class KafkaSink:
 
 
 class _ExactlyOnceSink(KafkaSink):
-    """Keeps records in the checkpoint, and writes them when it is complete."""
+    """Commits with the checkpoint."""
 
     # Ids of transactions are of one subtask in one attempt.
     subtasks_are_independent = True
@@ -154,6 +176,10 @@ class _ExactlyOnceSink(KafkaSink):
         super().__init__(client, settings.topic, records)
         self._settings = settings
 
+
+class _StagingSink(_ExactlyOnceSink):
+    """Keeps records in the checkpoint, and writes them when it is complete."""
+
     def create_writer(self) -> SinkWriter:
         max_bytes = self._client.max_message_bytes - RECORD_OVERHEAD
         return StagingWriter(self._settings, self._records, max_bytes)
@@ -161,6 +187,17 @@ class _ExactlyOnceSink(KafkaSink):
     def create_committer(self) -> Committer:
         """Make the committer of one subtask."""
         return KafkaCommitter(self._client, self._settings)
+
+
+class _OpenTransactionsSink(_ExactlyOnceSink):
+    """Writes records as they come, into transactions that are committed when the checkpoint is complete."""
+
+    def create_writer(self) -> SinkWriter:
+        return TransactionWriter(self._client, self._settings, self._records)
+
+    def create_committer(self) -> Committer:
+        """Make the committer of one subtask."""
+        return TransactionCommitter(self._client, self._settings)
 
 
 def _parts(

@@ -19,8 +19,8 @@ from headrace.state.credentials import masked
 
 from ...formats.prepared_rows import to_ipc
 from .client import Client, ClientErrors, kafka
-from .committing import CommitSettings
 from .serialization import NO_TIME, SCHEMA, KafkaRecords
+from .transactions import CommitSettings
 
 __all__ = ["ProducingWriter", "StagingWriter"]
 
@@ -120,9 +120,12 @@ class ProducingWriter(SinkWriter):
         self._refused: Any = None
 
     def open(self, context: WriterContext) -> None:
+        self._begin_to_report(context)
+        self._producer = self._client.producer(self._errors)
+
+    def _begin_to_report(self, context: WriterContext) -> None:
         self._context = context
         self._errors = ClientErrors(f"writer of {context.operator_name}, subtask {context.subtask + 1}")
-        self._producer = self._client.producer(self._errors)
 
     def write(self, batch: Batch) -> None:
         if not len(batch):

@@ -41,9 +41,17 @@ _OFFSET = re.compile(r"partition:([0-9]+),offset:([0-9]+)")
 
 @dataclass(frozen=True)
 class _Delivery:
-    """How rows are written: exactly once under a prefix of transactional ids, or at least once."""
+    """How rows are written: exactly once under a prefix of transactional ids, or at least once.
+
+    Attributes:
+        prefix: None for at least once.
+        staging: Where rows wait for their checkpoint; see `KafkaSink.exactly_once`.
+        timeout_ms: How long a transaction may be open; None for the default.
+    """
 
     prefix: str | None
+    staging: Literal["checkpoint", "transaction"]
+    timeout_ms: int | None
 
     @classmethod
     def of(cls, options: Options) -> _Delivery:
@@ -52,12 +60,17 @@ class _Delivery:
         if (guarantee == "exactly-once") != (prefix is not None):
             message = "'sink.delivery-guarantee' = 'exactly-once' and 'sink.transactional-id-prefix' need each other"
             raise ConfigurationError(message)
-        return cls(prefix)
+        staging = options.choice("sink.staging", ("checkpoint", "transaction"), "checkpoint")
+        timeout_ms = options.take("properties.transaction.timeout.ms", int)
+        return cls(prefix, "transaction" if staging == "transaction" else "checkpoint", timeout_ms)
 
     def sink(self, servers: str, topic: str, **arguments: Any) -> KafkaSink:
         if self.prefix is None:
             return KafkaSink.at_least_once(servers, topic, **arguments)
-        return KafkaSink.exactly_once(servers, topic, transactional_id_prefix=self.prefix, **arguments)
+        return KafkaSink.exactly_once(
+            servers, topic, transactional_id_prefix=self.prefix, staging=self.staging,
+            transaction_timeout=self.timeout_ms, **arguments,
+        )  # fmt: skip
 
 
 class _Topics(TableConnector):
@@ -69,6 +82,7 @@ class _Topics(TableConnector):
         if partitioned_by:
             message = "PARTITIONED BY is not supported for topics of Kafka, which have partitions of their own"
             raise ConfigurationError(message)
+        self._delivery = _Delivery.of(options)
         properties = options.take_all("properties.")
         self._servers = properties.pop("bootstrap.servers", "")
         if not self._servers:
@@ -77,7 +91,6 @@ class _Topics(TableConnector):
         self._group_id = properties.pop("group.id", None)
         self._properties = properties
         self._schema = schema
-        self._delivery = _Delivery.of(options)
 
     def _read_metadata(self, wanted: pa.Schema) -> dict[str, str]:
         return {column: name for column, name in self.metadata.items() if column in wanted.names}
@@ -91,7 +104,7 @@ class KafkaTable(_Topics):
     ``.basic-auth.user-info``, ``.properties.*``; debezium-json, whose messages say what becomes of rows),
     ``key.fields``, ``scan.startup.*``, ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``,
     ``json.ignore-parse-errors``, ``debezium-json.ignore-parse-errors``, ``debezium-json.schema-include``,
-    ``csv.field-delimiter``, ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``.
+    ``csv.field-delimiter``, ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``, ``sink.staging``.
     """
 
     name = "kafka"
@@ -166,7 +179,7 @@ class UpsertKafkaTable(_Topics):
 
     Options: ``topic``, ``properties.*``, ``value.format``, ``key.format`` (of one column: raw; json),
     ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``, ``sink.delivery-guarantee``,
-    ``sink.transactional-id-prefix``.
+    ``sink.transactional-id-prefix``, ``sink.staging``.
     """
 
     name = "upsert-kafka"

@@ -13,25 +13,29 @@ from kafka_server import kafka_server  # noqa: F401 - a fixture
 
 from headrace.connectors.kafka import JsonMessages, KafkaSink, TextMessages
 from headrace.connectors.kafka.client import Client
-from headrace.connectors.kafka.committing import CommitSettings, KafkaCommitter
+from headrace.connectors.kafka.committing import KafkaCommitter
 from headrace.connectors.kafka.ledger import Numbers
+from headrace.connectors.kafka.open_transactions import TransactionCommitter
+from headrace.connectors.kafka.transactions import CommitSettings
 from headrace.engine.columns.records import Batch
-from headrace.engine.errors import CheckpointMismatchError, HeadraceError
+from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, HeadraceError, PossibleLossError
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
 from headrace.testing.sink_harness import SinkTestHarness
 
 
 @pytest.mark.sampled(6)
+@pytest.mark.parametrize("staging", ["checkpoint", "transaction"])
 @pytest.mark.parametrize(
     "check",
     [campaign(check) if "anywhere" in check.__name__ else check for check in SINK_CONTRACT],
     ids=lambda check: check.__name__,
 )
-def test_contract(check, kafka_server):  # noqa: F811
+def test_contract(check, staging, kafka_server):  # noqa: F811
     topic = kafka_server.create_topic()
     sink = KafkaSink.exactly_once(
-        kafka_server.address, topic, value=TextMessages(), transactional_id_prefix=topic, commits_topic="commits"
-    )
+        kafka_server.address, topic, value=TextMessages(), transactional_id_prefix=topic, commits_topic="commits",
+        staging=staging,
+    )  # fmt: skip
 
     def visible():
         return [int(message.value()) for message in kafka_server.committed(topic)]
@@ -56,6 +60,7 @@ def test_wrong_arguments_are_refused():
     assert "delete_column needs one" in told(lambda: make(delete_column="gone"))
     assert "not for the program to set" in told(lambda: make(properties={"transactional.id": "x"}))
     assert "format of messages" in told(lambda: make(value="json"))
+    assert "'checkpoint' or 'transaction'" in told(lambda: make(staging="table"))
 
 
 def written(kafka_server, sink, records):  # noqa: F811
@@ -110,6 +115,60 @@ def test_records_that_could_never_be_committed_do_not_get_into_a_checkpoint(kafk
     assert "takes 2000 bytes at a time" in told(lambda: written(kafka_server, sink(small), ["1"]))
 
 
+def opened(kafka_server, topic, **arguments):  # noqa: F811
+    """A sink whose records wait in open transactions."""
+    return KafkaSink.exactly_once(
+        kafka_server.address, topic, value=TextMessages(), transactional_id_prefix=topic, commits_topic="commits",
+        staging="transaction", **arguments,
+    )  # fmt: skip
+
+
+def test_an_open_transaction_that_somebody_has_ended_is_possible_loss(kafka_server):  # noqa: F811
+    topic = kafka_server.create_topic()
+    harness = SinkTestHarness(opened(kafka_server, topic))
+    harness.start()
+    harness.write(["1", "2"])
+    harness.checkpoint(1, notifies=False)
+    end_what_is_open(kafka_server, topic)
+    with pytest.raises(PossibleLossError, match="2 records of checkpoint 1 were written in transaction"):
+        harness.notify(1)
+    with pytest.raises(PossibleLossError):
+        harness.start()
+    assert kafka_server.committed(topic) == []
+
+
+def end_what_is_open(kafka_server, topic):  # noqa: F811
+    """Take the one id over that has a transaction."""
+    coordinator = Client(kafka_server.address, {}).coordinator()
+    (transactional_id,) = coordinator.open_ids(topic)
+    coordinator.abort(transactional_id, 60_000)
+    coordinator.close()
+
+
+def test_a_commit_that_the_broker_has_forgotten_is_known_from_its_note(kafka_server):  # noqa: F811
+    topic = kafka_server.create_topic()
+    harness = SinkTestHarness(opened(kafka_server, topic))
+    harness.start()
+    harness.write(["1"])
+    harness.checkpoint(1, notifies=False)
+    coordinator = Client(kafka_server.address, {}).coordinator()
+    (transactional_id,) = coordinator.open_ids(topic)
+    harness.notify(1)
+    coordinator.abort(transactional_id, 60_000)  # as if it had never known the transaction
+    harness.start()
+    harness.finish()
+    assert [message.value() for message in kafka_server.committed(topic)] == [b"1"]
+    coordinator.close()
+
+
+def test_security_that_the_committing_client_does_not_know_is_refused():
+    with pytest.raises(ConfigurationError, match="no such"):
+        KafkaSink.exactly_once(
+            "localhost:9092", "t", value=TextMessages(), transactional_id_prefix="p", staging="transaction",
+            properties={"sasl.oauthbearer.config": "x"},
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "damage", [{"topic": "another"}, {"transaction": "another-1"}, {"number": -1}, {"data": ["text"]}, {"more": 1}]
 )
@@ -127,3 +186,11 @@ def test_numbers_are_runs():
         expected.add(number)
         assert {n for n in range(12) if n in numbers} == expected
     assert numbers.to_json() == [[0, 3], [7, 9]]
+
+
+@pytest.mark.parametrize("damage", [{"topic": "another"}, {"series": "another-1"}, {"epoch": 1 << 15}, {"rows": "1"}])
+def test_transactions_of_no_sink_of_kafka_are_not_committed(damage):
+    settings = CommitSettings("t", "p", "notes", 60_000)
+    good = {"topic": "t", "series": "p-1", "number": 0, "behind": 0, "producer_id": 1, "epoch": 0, "checkpoint_id": 1}
+    with pytest.raises(CheckpointMismatchError):
+        TransactionCommitter(Client("localhost:1", {}), settings).commit({**good, "rows": 1, **damage})

@@ -1,0 +1,108 @@
+"""Transactions of Kafka as a sink uses them: whose they are, and how one is begun.
+
+Source: KIP-98.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.engine.connectors.contract import CommitterContext, WriterContext
+from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SinkError
+from headrace.state.credentials import masked
+
+from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
+
+__all__ = ["CommitSettings", "failed", "let_go", "require_topic", "transactional_producer"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSettings:
+    """How a sink commits.
+
+    Attributes:
+        topic: Where records go.
+        prefix: Of transactional ids.
+        commits_topic: Where it is noted what is written.
+        timeout_ms: How long a transaction may stay open.
+    """
+
+    topic: str
+    prefix: str
+    commits_topic: str
+    timeout_ms: int
+
+    def transactional_id(self, context: WriterContext | CommitterContext) -> str:
+        """Return the id under which a subtask's attempt prepares."""
+        return f"{self.prefix}-{context.history.owner}-{context.attempt}-{context.subtask}"
+
+    def require_own(self, topic: str, transaction: str) -> None:
+        """See that what a checkpoint holds goes where this sink writes.
+
+        Raises:
+            CheckpointMismatchError: If not.
+        """
+        if topic != self.topic or not transaction.startswith(f"{self.prefix}-"):
+            message = (
+                f"the checkpoint holds records for topic {topic!r} under {transaction!r}; the sink writes topic"
+                f" {self.topic!r} under {self.prefix!r}"
+            )
+            hint = "keep topic and transactional_id_prefix, or give the sink another uid"
+            raise CheckpointMismatchError(message, hint=hint)
+
+
+def transactional_producer(
+    client: Client, settings: CommitSettings, transactional_id: str, errors: ClientErrors
+) -> Any:
+    """Make a producer that takes an id over; what others have open under it is ended.
+
+    Raises:
+        ConfigurationError: If the broker allows no transactions of that length.
+        SinkError: If it does not answer.
+    """
+    library = kafka()
+    timeout_ms = settings.timeout_ms
+    producer = client.producer(errors, **{"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms})
+    try:
+        producer.init_transactions(REQUEST_TIMEOUT_S)
+    except library.KafkaException as error:
+        let_go(producer)
+        if error.args[0].code() == library.KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            message = f"the broker allows no transactions of {timeout_ms} ms"
+            hint = "set transaction_timeout below its transaction.max.timeout.ms"
+            raise ConfigurationError(message, hint=hint) from error
+        what = "its transaction cannot be begun"
+        raise failed(what, error, settings.topic, errors) from error
+    return producer
+
+
+def require_topic(producer: Any, topic: str, errors: ClientErrors) -> None:
+    """See that a topic is there.
+
+    Raises:
+        SinkError: If not.
+    """
+    library = kafka()
+    try:
+        found = producer.list_topics(topic, REQUEST_TIMEOUT_S)
+    except library.KafkaException as error:
+        what = "the topic cannot be looked at"
+        raise failed(what, error, topic, errors) from error
+    described = found.topics[topic]
+    if described.error is not None:
+        message = f"records cannot be written into topic {topic!r}: {described.error}"
+        raise SinkError(message, topic=topic)
+
+
+def let_go(producer: Any) -> None:
+    """Close a producer, which aborts what it has open; one that is broken says so once more."""
+    with contextlib.suppress(kafka().KafkaException):
+        producer.close(0)
+
+
+def failed(what: str, error: Any, topic: str, errors: ClientErrors) -> SinkError:
+    """Make the error of a sink from one of the client."""
+    message = f"{what}: {masked(str(error))}"
+    return SinkError(message, topic=topic, last_error=errors.last)
