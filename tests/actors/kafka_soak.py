@@ -1,10 +1,11 @@
 """Kafka to Kafka on Ray, while processes die: ``python tests/actors/kafka_soak.py --faults 30``.
 
 A producer of its own writes numbers into a topic; a job counts them in windows by event time and writes the counts into
-another topic, exactly once (``--staging transaction``: by transactions left open). At random moments a slot, a TaskManager, the JobManager, the broker, or the broker and a
-slot are killed with signal 9; the broker is started again a moment later. At the end Kafka's own console consumer reads
-what is committed: every window must be there once, with its exact count, and those of a key in order. Prints one line
-per figure. Needs Java, and Kafka or Maven (``tests/kafka_server.py``).
+another topic, exactly once, from checkpoints or by open transactions (``--staging transaction``). At random moments a
+slot, a TaskManager, the JobManager, the broker, or the broker and a slot are killed with signal 9; the broker is
+started again a moment later. At the end Kafka's own console consumer reads what is committed: every window must be
+there once, with its exact count, and those of a key in order. Prints one line per figure. Needs Java, and Kafka or
+Maven (``tests/kafka_server.py``).
 """
 
 from __future__ import annotations
