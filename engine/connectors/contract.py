@@ -114,6 +114,10 @@ ALL_SPLITS_FINISHED = _Marker("ALL_SPLITS_FINISHED")
 """A reader has no open split: another one may be requested."""
 
 
+def _nobody_reads(sentence: str) -> None:
+    """Where a reader is driven by hand, there is no history of a job."""
+
+
 def _nobody_listens(event: Any) -> None:
     message = f"there is no enumerator to send a source event to; got {event!r}"
     raise ProgramError(message)
@@ -135,6 +139,10 @@ class ReaderContext:
     send_source_event: Callable[[Any], None] = _nobody_listens
     """Sends something picklable to the source's enumerator, which must be a `ListeningEnumerator`. It arrives once and
     in order, unless the job restarts: what was sent since the restored checkpoint is to be sent again."""
+    checkpointing: bool = True
+    """Whether checkpoints are taken; a reader that would wait for one must not wait if not."""
+    warn: Callable[[str], None] = _nobody_reads
+    """Writes into the job's history what its user should know."""
 
 
 class SourceReader(Protocol):

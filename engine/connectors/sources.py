@@ -156,6 +156,8 @@ class SourceOperator(Operator):
                 emit_dead_letter=self._emit_dead_letter,
                 attempt=context.attempt,
                 send_source_event=context.send_source_event,
+                checkpointing=context.checkpointing,
+                warn=context.warn,
             )
         )
         self._snapshot_for = getattr(reader, "snapshot_for", None) or (lambda _checkpoint_id: reader.snapshot())
