@@ -10,7 +10,40 @@ import pyarrow as pa
 from headrace.engine.errors import CheckpointCorruptError
 from headrace.state.reading.arrow_reading import read_arrow_stream
 
-__all__ = ["from_ipc", "to_ipc"]
+__all__ = ["GatheredRows", "from_ipc", "to_ipc"]
+
+PIECE_BYTES = 8 << 20
+"""Rows are put together in pieces of about this size, so that none of them is read as a whole that is too large."""
+
+
+class GatheredRows:
+    """Rows between two barriers, on their way into a checkpoint."""
+
+    def __init__(self) -> None:
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._pieces: list[bytes] = []
+        self._num_rows = 0
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Take more rows, all of one schema."""
+        self._gathered.append(records)
+        self._gathered_bytes += records.nbytes
+        self._num_rows += records.num_rows
+        if self._gathered_bytes >= PIECE_BYTES:
+            self._close_piece()
+
+    def _close_piece(self) -> None:
+        if self._gathered:
+            self._pieces.append(to_ipc(self._gathered))
+            self._gathered, self._gathered_bytes = [], 0
+
+    def take(self) -> tuple[list[bytes], int]:
+        """Return the pieces and how many rows they hold; begin anew."""
+        self._close_piece()
+        taken = self._pieces, self._num_rows
+        self._pieces, self._num_rows = [], 0
+        return taken
 
 
 def to_ipc(batches: Sequence[pa.RecordBatch]) -> bytes:

@@ -80,6 +80,7 @@ MODULES = (
     ("table", "headrace.table", "Tables and SQL"),
     ("files", "headrace.connectors.files", "Files"),
     ("kafka", "headrace.connectors.kafka", "Kafka"),
+    ("redis", "headrace.connectors.redis", "Redis"),
     ("databases", "headrace.connectors.sql", "Databases"),
     ("hybrid", "headrace.connectors.hybrid", "Sources one after another"),
     ("datagen", "headrace.connectors.datagen", "Generated records"),

@@ -24,9 +24,10 @@ from headrace.engine.connectors.contract import (
     Split,
     SplitFinished,
 )
-from headrace.engine.errors import MalformedRecordError, SourceError
+from headrace.engine.errors import SourceError
 
 from ...formats.messages import BadMessage, MessageFormat, decode_or_null
+from ..messages.decoding import OnError, reject
 from .client import Client, ClientErrors, kafka
 
 __all__ = ["METADATA", "KafkaReader", "ReadSettings"]
@@ -70,7 +71,7 @@ class ReadSettings:
     key: MessageFormat | None
     metadata: dict[str, str]
     deletions: bool
-    on_error: str
+    on_error: OnError
     group_id: str | None
 
     @property
@@ -247,27 +248,14 @@ class KafkaReader(SourceReader):
         return batch.with_timestamps(np.array([time for _, time in times], np.int64))
 
     def _reject(self, reading: _Reading, messages: Sequence[Any], part: str, bad: list[BadMessage]) -> None:
-        first = bad[0]
-        if self._settings.on_error == "fail":
-            message = f"cannot decode the {part} of a record: {first.cause}"
-            raise MalformedRecordError(
-                message,
-                hint="on_error='skip' or 'dead-letter' goes on without such records",
-                split=reading.split.split_id,
-                position=f"offset {messages[first.index].offset()}",
-            )
-        self._context.metrics.count("num_records_skipped", len(bad))
-        if self._settings.on_error == "dead-letter":
-            letters = [
-                {
-                    "error": one.cause,
-                    "split": reading.split.split_id,
-                    "position": f"offset {messages[one.index].offset()}",
-                    "raw": one.text,
-                }
-                for one in bad
-            ]
-            self._context.emit_dead_letter(Batch.of_rows(letters))
+        reject(
+            self._context,
+            self._settings.on_error,
+            reading.split.split_id,
+            bad,
+            lambda one: f"offset {messages[one.index].offset()}",
+            f"the {part} of a record",
+        )
 
     # ---------------------------------------------------------------------------------------------------------- errors
     def _note(self, message: Any, error: Any) -> None:

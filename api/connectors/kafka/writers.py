@@ -17,7 +17,7 @@ from headrace.engine.connectors.contract import SinkWriter, WriterContext
 from headrace.engine.errors import SinkError, TypeMismatchError
 from headrace.state.credentials import masked
 
-from ...formats.prepared_rows import to_ipc
+from ...formats.prepared_rows import GatheredRows
 from .client import Client, ClientErrors, kafka
 from .serialization import NO_TIME, SCHEMA, KafkaRecords
 from .transactions import CommitSettings
@@ -26,9 +26,6 @@ __all__ = ["ProducingWriter", "StagingWriter"]
 
 FLUSH_TIMEOUT_S = 120.0
 """A broker that takes nothing for so long fails the task; the client tries again meanwhile."""
-
-PIECE_BYTES = 8 << 20
-"""Records are put together in pieces of about this size, so that none of them is read as a whole that is too large."""
 
 
 class StagingWriter(SinkWriter):
@@ -45,10 +42,7 @@ class StagingWriter(SinkWriter):
         self._settings = settings
         self._records = records
         self._max_bytes = max_bytes
-        self._gathered: list[pa.RecordBatch] = []
-        self._gathered_bytes = 0
-        self._pieces: list[bytes] = []
-        self._num_rows = 0
+        self._rows = GatheredRows()
         # Of what was prepared under this attempt's id.
         self._number = 0
 
@@ -61,11 +55,7 @@ class StagingWriter(SinkWriter):
             return
         records = self._records.encode(batch)
         self._require_sizes(records)
-        self._gathered.append(records)
-        self._gathered_bytes += records.nbytes
-        self._num_rows += records.num_rows
-        if self._gathered_bytes >= PIECE_BYTES:
-            self._close_piece()
+        self._rows.add(records)
 
     def _require_sizes(self, records: pa.RecordBatch) -> None:
         sizes = [pc.fill_null(pc.binary_length(records.column(name)), 0) for name in ("key", "value")]
@@ -79,25 +69,19 @@ class StagingWriter(SinkWriter):
                 message, at_most=self._max_bytes, operator=context.operator_name, subtask=where, hint=hint
             )
 
-    def _close_piece(self) -> None:
-        if self._gathered:
-            self._pieces.append(to_ipc(self._gathered))
-            self._gathered, self._gathered_bytes = [], 0
-
     def prepare(self, checkpoint_id: int) -> list[Any]:
-        if not self._num_rows:
+        pieces, num_rows = self._rows.take()
+        if not num_rows:
             return []
-        self._close_piece()
         committable = {
             "topic": self._settings.topic,
             "transaction": self._transaction,
             "number": self._number,
             "checkpoint_id": checkpoint_id,
-            "rows": self._num_rows,
-            "data": self._pieces,
+            "rows": num_rows,
+            "data": pieces,
         }
         self._number += 1
-        self._pieces, self._num_rows = [], 0
         return [committable]
 
 

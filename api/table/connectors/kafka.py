@@ -16,13 +16,11 @@ from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.kafka import KafkaOffsets, KafkaSink, KafkaSource
 from ...connectors.kafka.reader import METADATA
-from ...formats.avro_messages import AvroMessages
-from ...formats.change_messages import DebeziumMessages
-from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
-from ...formats.schema_registry import SchemaRegistry
+from ...formats.messages import JsonMessages
 from .changelog import ChangelogColumns, behind
 from .contract import Options, TableConnector
 from .deletions import DELETED, with_deletions
+from .message_formats import FORMATS, KIND_COLUMN, OF_CHANGES, format_of, raw_format
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -30,10 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KafkaTable", "UpsertKafkaTable"]
 
-_FORMATS = ("json", "csv", "raw", "avro", "avro-confluent")
-_OF_CHANGES = "debezium-json"
-_OP = "$op"
-"""The column in which changes on their way out say what they are."""
 _STARTS = ("group-offsets", "earliest-offset", "latest-offset", "timestamp", "specific-offsets")
 _ENDS = ("unbounded", "group-offsets", "latest-offset", "timestamp", "specific-offsets")
 _OFFSET = re.compile(r"partition:([0-9]+),offset:([0-9]+)")
@@ -116,7 +110,7 @@ class KafkaTable(_Topics):
         self._topics = tuple(part.strip() for part in topics.split(";")) if topics else ()
         self._pattern = options.take("topic-pattern")
         subject = f"{self._topics[0]}-value" if len(self._topics) == 1 else None
-        self._format = _format_of(options, schema, "format", subject, (*_FORMATS, _OF_CHANGES))
+        self._format = format_of(options, schema, "format", subject, (*FORMATS, OF_CHANGES))
         self.gives_changes = self.takes_changes = self._format.gives_changes
         self._key = tuple(part for part in options.take("key.fields", str, "").split(";") if part)
         for name in self._key:
@@ -127,7 +121,7 @@ class KafkaTable(_Topics):
         self._stop = _offsets(options, "scan.bounded", _ENDS, "unbounded", self._topics)
         self.is_bounded = self._stop is not None
         self._discovery = options.take("scan.topic-partition-discovery.interval", Options.duration, 300_000)
-        prefix = _OF_CHANGES if self._format.gives_changes else "json"
+        prefix = OF_CHANGES if self._format.gives_changes else "json"
         skips = options.take(f"{prefix}.ignore-parse-errors", Options.boolean, default=False)
         self._on_error: Literal["skip", "fail"] = "skip" if skips else "fail"
 
@@ -161,8 +155,8 @@ class KafkaTable(_Topics):
             message = "rows are written into one topic; the table names another number of them"
             raise ConfigurationError(message)
         if self._format.gives_changes:
-            columns = pa.schema([pa.field(_OP, pa.string()), *schema])
-            stream = behind(stream, ChangelogColumns(_OP), "changes as messages", columns)
+            columns = pa.schema([pa.field(KIND_COLUMN, pa.string()), *schema])
+            stream = behind(stream, ChangelogColumns(KIND_COLUMN), "changes as messages", columns)
         if self._key:
             stream = stream.key_by(*self._key)
         sink = self._delivery.sink(
@@ -191,7 +185,7 @@ class UpsertKafkaTable(_Topics):
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         super().__init__(options, schema, partitioned_by)
         self._topic = options.need("topic")
-        self._format = _format_of(options, schema, "value.format", f"{self._topic}-value")
+        self._format = format_of(options, schema, "value.format", f"{self._topic}-value")
         self._key_format = options.choice("key.format", ("json", "raw"))
         self._stop = _offsets(options, "scan.bounded", _ENDS, "unbounded", (self._topic,))
         self.is_bounded = self._stop is not None
@@ -216,7 +210,7 @@ class UpsertKafkaTable(_Topics):
             self._servers,
             self._topic,
             value=self._format,
-            key=JsonMessages(fields) if self._key_format == "json" else _raw_format(fields, "'key.format' = 'raw'"),
+            key=JsonMessages(fields) if self._key_format == "json" else raw_format(fields, "'key.format' = 'raw'"),
             stop=self._stop,
             group_id=self._group_id,
             metadata=self._read_metadata(schema),
@@ -234,42 +228,6 @@ class UpsertKafkaTable(_Topics):
             key_is_object=self._key_format == "json", properties=self._properties,
         )  # fmt: skip
         with_deletions(stream, self.primary_key, schema, only_last=True).sink_to(sink).name(table)
-
-
-def _format_of(
-    options: Options, schema: pa.Schema, option: str, subject: str | None, formats: tuple[str, ...] = _FORMATS
-) -> MessageFormat:
-    name = options.choice(option, formats)
-    if name == "avro":
-        return AvroMessages(schema)
-    if name == "avro-confluent":
-        return AvroMessages(schema, _registry_of(options, option.replace("format", name), subject))
-    if name == _OF_CHANGES:
-        has_schema = options.take(f"{_OF_CHANGES}.schema-include", Options.boolean, default=False)
-        return DebeziumMessages(schema, has_schema=has_schema, kind_column=_OP)
-    delimiter = options.take("csv.field-delimiter", str, ",") if name == "csv" else ","
-    if name == "json":
-        return JsonMessages(schema)
-    if name == "csv":
-        return CsvMessages(schema, delimiter)
-    return _raw_format(schema, "format 'raw'")
-
-
-def _registry_of(options: Options, prefix: str, subject: str | None) -> SchemaRegistry:
-    properties = options.take_all(f"{prefix}.properties.")
-    user = options.take(f"{prefix}.basic-auth.user-info")
-    if user is not None:
-        properties |= {"basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": user}
-    return SchemaRegistry(options.need(f"{prefix}.url"), options.take(f"{prefix}.subject", str, subject), properties)
-
-
-def _raw_format(schema: pa.Schema, what: str) -> MessageFormat:
-    """Of one column that is a message as it is."""
-    if len(schema) != 1 or not (pa.types.is_string(schema.field(0).type) or pa.types.is_binary(schema.field(0).type)):
-        message = f"{what} is for one column, STRING or BYTES"
-        raise ConfigurationError(message)
-    (column,) = schema.names
-    return TextMessages(column=column) if pa.types.is_string(schema.field(0).type) else BytesMessages(column)
 
 
 def _offsets(

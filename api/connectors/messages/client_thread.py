@@ -1,0 +1,145 @@
+"""A thread in which a reader's client lives: what it has got is taken by the task without waiting.
+
+A task must go on whatever a server does. Clients that block, and those that must answer their server while a task is
+held back, get a thread of their own, which connects again when a connection breaks, and gives up after a while. What it
+has got and nobody has taken is bounded.
+
+Source: Flink's ``SplitFetcher``.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+from headrace.engine.errors import SourceError, raise_from_outside
+
+__all__ = ["AwayError", "ClientThread"]
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+
+class AwayError(SourceError):
+    """A server does not answer, or has closed the connection: it may be back in a moment."""
+
+
+class ClientThread(ABC):
+    """Runs a client. Subclasses say how it connects and what it does; all of that happens in the thread.
+
+    Args:
+        name: Of the thread.
+        max_waiting: How many things may wait to be taken.
+        patience_s: How long a server may be away before that is an error, in seconds.
+    """
+
+    def __init__(self, name: str, max_waiting: int, patience_s: float) -> None:
+        self._got: queue.Queue[Any] = queue.Queue(max_waiting)
+        self._patience_s = patience_s
+        self._stop = threading.Event()
+        # Why it has ended, if not as it was told to.
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Make a connection.
+
+        Raises:
+            AwayError: If the server does not answer; it is asked again.
+        """
+
+    @abstractmethod
+    def work(self) -> None:
+        """Do the next piece of work: get something and `give` it. Returns soon.
+
+        Raises:
+            AwayError: If the connection is broken; another one is made.
+        """
+
+    @abstractmethod
+    def disconnect(self) -> None:
+        """Let go of the connection, if there is one; never raises."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it is to end."""
+        return self._stop.is_set()
+
+    def give(self, thing: Any) -> None:
+        """Hand something over; waits for its place."""
+        while not self._stop.is_set():
+            try:
+                self._got.put(thing, timeout=0.1)
+                return
+            except queue.Full:
+                self.while_waiting()
+
+    def while_waiting(self) -> None:
+        """Called again and again while nobody takes what it has got."""
+        return
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless it is to end."""
+        self._stop.wait(seconds)
+
+    def _run(self) -> None:
+        try:
+            self._live()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.disconnect()
+
+    def _live(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        lost_at = time.monotonic()
+        is_connected = False
+        while not self._stop.is_set():
+            try:
+                if not is_connected:
+                    self.connect()
+                    is_connected = True
+                self.work()
+                pause_s, lost_at = FIRST_PAUSE_S, time.monotonic()
+            except AwayError:
+                is_connected = False
+                self.disconnect()
+                if time.monotonic() - lost_at > self._patience_s:
+                    raise
+                self.pause(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def take(self) -> Any:
+        """Return the next thing that it has got; None if there is none.
+
+        Raises:
+            Exception: What has ended it, behind all that it had got before.
+        """
+        try:
+            return self._got.get_nowait()
+        except queue.Empty:
+            pass
+        error = self._error
+        if error is not None and self._got.empty():
+            raise_from_outside(error)
+            raise error
+        return None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something waits to be taken."""
+        return not self._got.empty()
+
+    def stop(self, timeout_s: float) -> None:
+        """Have it end, and wait a moment for that."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)

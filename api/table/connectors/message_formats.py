@@ -1,0 +1,71 @@
+"""Formats of messages by the names that SQL gives them: ``'format' = 'json'``.
+
+Source: Flink's documentation ("Formats").
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headrace.engine.errors import ConfigurationError
+
+from ...formats.avro_messages import AvroMessages
+from ...formats.change_messages import DebeziumMessages
+from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from ...formats.schema_registry import SchemaRegistry
+from .contract import Options
+
+__all__ = ["FORMATS", "KIND_COLUMN", "OF_CHANGES", "format_of", "raw_format"]
+
+FORMATS = ("json", "csv", "raw", "avro", "avro-confluent")
+OF_CHANGES = "debezium-json"
+KIND_COLUMN = "$op"
+"""The column in which changes on their way out say what they are."""
+
+
+def format_of(
+    options: Options, schema: pa.Schema, option: str, subject: str | None, formats: tuple[str, ...] = FORMATS
+) -> MessageFormat:
+    """Return the format that an option names, for messages of a table's columns.
+
+    Args:
+        options: Of the table.
+        schema: The columns.
+        option: The name of the option.
+        subject: Of the schema registry, if none is named.
+        formats: What may be chosen.
+
+    Raises:
+        ConfigurationError: If it is none of these, or not for such columns.
+    """
+    name = options.choice(option, formats)
+    if name == "avro":
+        return AvroMessages(schema)
+    if name == "avro-confluent":
+        return AvroMessages(schema, _registry_of(options, option.replace("format", name), subject))
+    if name == OF_CHANGES:
+        has_schema = options.take(f"{OF_CHANGES}.schema-include", Options.boolean, default=False)
+        return DebeziumMessages(schema, has_schema=has_schema, kind_column=KIND_COLUMN)
+    delimiter = options.take("csv.field-delimiter", str, ",") if name == "csv" else ","
+    if name == "json":
+        return JsonMessages(schema)
+    if name == "csv":
+        return CsvMessages(schema, delimiter)
+    return raw_format(schema, "format 'raw'")
+
+
+def _registry_of(options: Options, prefix: str, subject: str | None) -> SchemaRegistry:
+    properties = options.take_all(f"{prefix}.properties.")
+    user = options.take(f"{prefix}.basic-auth.user-info")
+    if user is not None:
+        properties |= {"basic.auth.credentials.source": "USER_INFO", "basic.auth.user.info": user}
+    return SchemaRegistry(options.need(f"{prefix}.url"), options.take(f"{prefix}.subject", str, subject), properties)
+
+
+def raw_format(schema: pa.Schema, what: str) -> MessageFormat:
+    """Of one column that is a message as it is."""
+    if len(schema) != 1 or not (pa.types.is_string(schema.field(0).type) or pa.types.is_binary(schema.field(0).type)):
+        message = f"{what} is for one column, STRING or BYTES"
+        raise ConfigurationError(message)
+    (column,) = schema.names
+    return TextMessages(column=column) if pa.types.is_string(schema.field(0).type) else BytesMessages(column)
