@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.errors import InternalError
+from headrace.engine.errors import InternalError, ProgramError
 from headrace.engine.protocol.states import JobStatus
 from headrace.state.identifiers import OperatorId
 from headrace.state.open.values import Opaque
@@ -158,6 +158,11 @@ class CollectedRows(Iterator[Any]):
             self._client.cancel()
         self._end = _END
         self._rows.clear()
+
+    def environment_closed(self) -> None:
+        """Have whoever reads on be told so, behind what has arrived; unless the end of the job has, too."""
+        message = "the environment was closed before all records had come"
+        self._arrived.put(ProgramError(message, hint="read them before, or within its 'with' block"))
 
     def __enter__(self) -> CollectedRows:
         return self

@@ -20,6 +20,7 @@ import atexit
 import contextlib
 import os
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from types import TracebackType
@@ -63,6 +64,7 @@ from .environment_settings import (
     high_availability_from_environment,
     rest_from_environment,
     waiting_times_from_environment,
+    warn_of_exclusions,
 )
 from .restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 
@@ -108,6 +110,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._caches: StreamCaches | None = None
         # Iterators that wait for rows of the program being written, by the uid of their sink's transformation.
         self._collecting: dict[int, CollectedRows] = {}
+        # Those of jobs that were submitted: they are told when the environment is closed.
+        self._followed: weakref.WeakSet[CollectedRows] = weakref.WeakSet()
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(absence_of("StreamExecutionEnvironment", name), name=name, obj=self)
@@ -475,6 +479,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         graph = self._stream_graph(restore_from)
         settings = restore.applied_to(replace(self._job_settings(graph, make_directory=True), attached=attached))
         job_graph = build_job_graph(graph, job_name, settings)
+        warn_of_exclusions(job_graph, settings)
         collecting = {
             graph.nodes[node_id].uid: rows for node_id, rows in self._collecting.items() if node_id in graph.nodes
         }
@@ -497,6 +502,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         client = JobClient(cluster, job_id, job_name, on_progress=progress, on_report=listeners)
         for rows in collecting.values():
             rows.follow(client)
+            self._followed.add(rows)
         for kept in to_keep:
             kept.writer = client
         return client
@@ -594,6 +600,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         if cluster is not None:
             atexit.unregister(self.close)
             cluster.close()
+        for rows in self._followed:
+            rows.environment_closed()
+        self._followed.clear()
 
     def __enter__(self) -> StreamExecutionEnvironment:
         return self

@@ -8,6 +8,7 @@ Source: PyFlink's ``StreamExecutionEnvironment``.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,9 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import Any, TypeVar
 
+from headrace.engine.autoscaler.topology import unknown_exclusions
 from headrace.engine.errors import ConfigurationError
+from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.graph.stream_graph import MAX_MAX_PARALLELISM
 from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
 from headrace.engine.kernel.config import (
@@ -36,7 +39,9 @@ from ..arguments.places import lasting_place
 from ..jobs.client import ProgressListener
 from .checkpoint_config import CheckpointConfig
 
-__all__ = ["EnvironmentSettings", "RuntimeExecutionMode"]
+__all__ = ["EnvironmentSettings", "RuntimeExecutionMode", "warn_of_exclusions"]
+
+_LOG = logging.getLogger("headrace.autoscaler")
 
 _Self = TypeVar("_Self", bound="EnvironmentSettings")
 
@@ -489,3 +494,18 @@ def checked_job_options(options: Mapping[str, Any], others: Iterable[str]) -> di
             message = f"{name} must be a whole number, 0 or more; got {value!r}"
             raise ConfigurationError(message)
     return dict(options)
+
+
+def warn_of_exclusions(job_graph: JobGraph, settings: JobSettings) -> None:
+    """Say which uids of ``vertex.exclude.ids`` no operator has: what is misspelt would be rescaled.
+
+    It is no error: one configuration may be for the jobs of several programs.
+    """
+    for uid, hint in [] if settings.autoscaler is None else unknown_exclusions(job_graph, settings.autoscaler):
+        meant = "" if hint is None else f"; {hint}"
+        _LOG.warning(
+            "job.autoscaler.vertex.exclude.ids names %r, and job %r has no operator of that uid%s",
+            uid,
+            job_graph.name,
+            meant,
+        )

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 from headrace.state.identifiers import VertexId
 
+from ..errors import nearest
 from ..graph.job_graph import JobGraph, JobVertex
 from ..graph.rescaling import loops_of
 from ..kernel.autoscaler_settings import AutoscalerSettings
 from ..operators.exchange import ForwardPartitioner, ImplicitForwardPartitioner
 
-__all__ = ["Group", "Topology", "Unit"]
+__all__ = ["Group", "Topology", "Unit", "unknown_exclusions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,13 @@ class Topology:
             for vertex in vertices
         }
         return cls({vertex.vertex_id: vertex.name for vertex in vertices.values()}, inputs, groups)
+
+
+def unknown_exclusions(job_graph: JobGraph, settings: AutoscalerSettings) -> list[tuple[str, str | None]]:
+    """The uids of ``vertex.exclude.ids`` that no operator of a job has, each with a hint of what was meant."""
+    known = {str(node.uid) for vertex in job_graph.vertices.values() for node in vertex.chain}
+    known |= {str(vertex_id) for vertex_id in job_graph.vertices}
+    return [(uid, nearest(uid, known)) for uid in settings.vertex_exclude_ids if uid not in known]
 
 
 def _unit(members: list[JobVertex], parallelism: Mapping[VertexId, int], settings: AutoscalerSettings) -> Unit:

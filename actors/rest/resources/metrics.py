@@ -173,7 +173,11 @@ def job_manager_metrics(request: RestRequest) -> Any:
 
 # ----------------------------------------------------------------------------------------------------------- Prometheus
 class _Exposition:
-    """Samples by name, in the order of their coming."""
+    """Samples by name, in the order of their coming.
+
+    A metric whose name has what Prometheus' names have not keeps its own name in the label ``metric``: ``a.b`` and
+    ``a_b`` are two, whichever of them is there.
+    """
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}
@@ -182,8 +186,9 @@ class _Exposition:
         written = ",".join(f'{name}="{_escaped(value)}"' for name, value in sample.labels.items())
         for metric, value in sample.metrics.items():
             name = _ODD.sub("_", f"{PREFIX}_{sample.scope}_{metric}")
+            own = f',metric="{_escaped(metric)}"' if _ODD.search(metric) else ""
             number = "NaN" if value != value else f"{value:.17g}".replace("inf", "Inf")
-            self._lines.setdefault(name, []).append(f"{name}{{{written}}} {number}")
+            self._lines.setdefault(name, []).append(f"{name}{{{written}{own}}} {number}")
 
     def text(self) -> str:
         parts = (f"# TYPE {name} gauge\n" + "\n".join(lines) + "\n" for name, lines in self._lines.items())

@@ -15,7 +15,6 @@ import re
 import threading
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +44,9 @@ BEGIN_TIMEOUT_MS = 1_000
 """So long a request waits to hear that it was taken up; whether it is done is asked later."""
 
 OPERATION_TIMEOUT_MS = 600_000
+
+MOST_OPERATIONS = 64
+"""Rescales and checkpoints that are under way at a time; each has a thread, as one may wait for slots for minutes."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -161,11 +163,9 @@ class Operations:
         self._store_s = store_duration_ms / 1_000
         self._operations: dict[str, _Operation] = {}
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(4, thread_name_prefix="headrace-operations")
 
     def close(self) -> None:
         """Wait for none of them; the jobs do not need anybody to."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def rescale(self, request: RestRequest) -> Answer:
         """Run a job on at another parallelism, from a fresh checkpoint."""
@@ -193,12 +193,19 @@ class Operations:
         """Ask in a thread; a request that was begun before by this id is the same one."""
         with self._lock:
             self._forget()
-            known = self._operations.setdefault(trigger, operation)
+            known = self._operations.get(trigger, operation)
+            if known is operation and self._num_under_way() >= MOST_OPERATIONS:
+                raise RestError(503, f"{MOST_OPERATIONS} rescales and checkpoints are under way; ask again later")
+            self._operations[trigger] = known
         if known is operation:
-            self._threads.submit(self._follow, request, order, operation)
+            arguments = (request, order, operation)
+            threading.Thread(target=self._follow, args=arguments, name="headrace-operation", daemon=True).start()
         elif (known.kind, known.job_id) != (operation.kind, operation.job_id):
             raise RestError(409, f"{trigger!r} is the id of another request")
         return Answer({"request-id": trigger}, 202)
+
+    def _num_under_way(self) -> int:
+        return sum(one.ended_s is None for one in self._operations.values())
 
     def _follow(self, request: RestRequest, order: RescaleJob | TakeCheckpoint, operation: _Operation) -> None:
         try:

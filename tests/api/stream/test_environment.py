@@ -18,6 +18,7 @@ from headrace import (
     StreamExecutionEnvironment,
 )
 from headrace.connectors.datagen import GeneratorSource
+from headrace.connectors.scripted import Pause, ScriptedSource
 
 OUTSIDE = ("HEADRACE_ACTOR_SYSTEM", "HEADRACE_ADDRESS", "HEADRACE_PARALLELISM", "HEADRACE_RESTORE_FROM")
 
@@ -255,3 +256,31 @@ def test_a_submission_that_is_refused_leaves_no_temporary_directory(refusal, tmp
         env.from_collection([1]).print()
         env.execute("taken")
         assert list(tmp_path.glob("headrace-checkpoints-*"))
+
+
+def test_records_that_are_read_behind_the_end_of_their_environment_are_told_of():
+    env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=1)
+    rows = env.from_source(ScriptedSource([1, Pause()], is_bounded=False), None, "endless").execute_and_collect()
+    assert next(rows) == 1
+    env.close()
+    with pytest.raises(ProgramError, match="closed before all records had come"):
+        next(rows)
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=1) as env:
+        whole = env.from_sequence(1, 3).execute_and_collect()
+        first = next(whole)
+        while not whole.is_over:
+            whole.arrived()
+    assert first == 1
+    assert list(whole) == [], "what has ended has ended"
+
+
+def test_a_misspelt_uid_that_the_autoscaler_is_to_leave_alone_is_warned_of(tmp_path, caplog):
+    options = {"job.autoscaler.enabled": True, "job.autoscaler.vertex.exclude.ids": "numbrs;kept"}
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=1) as env:
+        env.enable_checkpointing(1_000, directory=str(tmp_path)).set_autoscaler(options)
+        env.from_sequence(1, 3).uid("numbers").map(lambda n: n).uid("kept").print()
+        with caplog.at_level("WARNING", "headrace.autoscaler"):
+            env.execute("misspelt")
+    [warning] = [record.getMessage() for record in caplog.records if record.name == "headrace.autoscaler"]
+    assert "'numbrs'" in warning
+    assert "did you mean 'numbers'?" in warning

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.autoscaler.evaluation import Observation, VertexTotals, evaluate, load, slots_for
-from headrace.engine.autoscaler.topology import Topology
+from headrace.engine.autoscaler.topology import Topology, unknown_exclusions
 from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
 from headrace.engine.operators.exchange import ForwardPartitioner, ImplicitForwardPartitioner
 
@@ -165,6 +165,12 @@ def test_vertices_that_belong_together_are_one_unit():
         "by any uid"
     )
     assert topology.groups[0].at(5) == {"source": 2, "a": 5, "b": 5, "c": 5}
+
+
+def test_uids_that_no_operator_has_are_found_with_what_was_meant():
+    settings = AutoscalerSettings(vertex_exclude_ids=("b", "souce", "zzz"))
+    found = unknown_exclusions(chain("source", "b"), settings)
+    assert found == [("souce", "did you mean 'source'?"), ("zzz", None)]
 
 
 @given(
