@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,6 +183,7 @@ def command_parser() -> argparse.ArgumentParser:
     add_deploy_command(commands, _positive)
 
     doctor = commands.add_parser("doctor", help="check what Headrace needs on this machine")
+    doctor.add_argument("--json", action="store_true", help="an object for each check, a line each")
     doctor.set_defaults(function=_doctor)
     return parser
 
@@ -435,14 +437,18 @@ def _cancel(options: argparse.Namespace) -> int:
     return 0
 
 
-def _doctor(_options: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> int:
     from .doctor import checks
 
     failures = 0
     for check in checks():
         failures += not check.is_fine
+        if options.json:
+            print(json.dumps(asdict(check)), flush=True)
+            continue
         print(f"{'ok  ' if check.is_fine else 'FAIL'}  {check.name}: {check.found}")
         if check.advice:
             print(f"      {check.advice}")
-    print("all is well" if not failures else f"{failures} of the checks failed")
+    if not options.json:
+        print("all is well" if not failures else f"{failures} of the checks failed")
     return 1 if failures else 0

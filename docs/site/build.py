@@ -28,8 +28,8 @@ exactly-once checkpoints, over Arrow batches.
 python3 -m venv .venv && .venv/bin/pip install --quiet . && .venv/bin/headrace demo
 ```
 
-- **New here?** [The first program](README.md#a-program), then [the course](course/index.md): notebooks to
-  read and run.
+- **New here?** [First steps](docs/guide/first-steps.md), from the install to a job that was slow; then
+  [the course](course/index.md): notebooks to read and run.
 - **Looking for how to do something?** [The guide](docs/guide/index.md), a page for each feature; every block
   on it is executed by the tests.
 - **What does that word mean?** [Concepts](docs/concepts/index.md): one picture each.
@@ -81,14 +81,18 @@ def put_together(folder: Path) -> None:
 
 def contents() -> str:
     """What the side bar lists, part by part."""
-    guide = [path.stem for path in sorted((ROOT / "docs" / "guide").glob("*.md")) if path.stem != "index"]
+    guide = [
+        path.stem
+        for path in sorted((ROOT / "docs" / "guide").glob("*.md"))
+        if path.stem not in ("index", "first-steps")
+    ]
     parts = {
-        "Learn": ["First steps <README>", "course/index", "docs/guide/index"],
+        "Learn": ["docs/guide/first-steps", "Overview <README>", "course/index", "docs/guide/index"],
         "Understand": ["docs/concepts/index", *(f"docs/concepts/{name}" for name in CONCEPTS)],
         "Write": [f"docs/guide/{name}" for name in guide if name not in OPERATIONS],
         "Operate": [f"docs/guide/{name}" for name in guide if name in OPERATIONS]
         + ["docs/SECURITY", "docs/reliability"],
-        "Look up": ["reference/index", "CHANGELOG"],
+        "Look up": ["reference/index", "docs/usability", "CHANGELOG"],
         "Change": ["CONTRIBUTING", "docs/architecture"],
     }
     lines = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..kernel.config import JobSettings
+from ..kernel.config import CheckpointingMode, JobSettings
 from ..operators.row_types import DeclaredRows
 from .chaining import num_slots
 from .job_graph import JobEdge, JobGraph, JobVertex
@@ -35,6 +35,7 @@ def explain_text(job_graph: JobGraph) -> str:
     lines = [
         f"job {job_graph.name!r}: {tasks}, {subtasks}, {_counted(num_slots(job_graph), 'slot')} needed",
         *_settings_lines(job_graph.settings, has_loop=job_graph.has_loop),
+        *_delivery_lines(job_graph),
     ]
     for vertex_id, vertex in job_graph.vertices.items():
         lines += ["", f"task {numbers[vertex_id]}: {vertex.name}", f"  {_placement(vertex)}"]
@@ -94,6 +95,27 @@ def _settings_lines(settings: JobSettings, *, has_loop: bool) -> list[str]:
     mode = ["mode: batch"] if settings.is_batch else []
     lines = [*mode, f"checkpoints: {taken}", f"restarts: {settings.restart_strategy().describe()}"]
     return lines if settings.restore_from is None else [*lines, f"restored from: {settings.restore_from}"]
+
+
+def _delivery_lines(job_graph: JobGraph) -> list[str]:
+    """How often a record is in the output of each sink, whatever fails."""
+    sinks = [
+        (chained.name, chained.operator.sink)
+        for vertex in job_graph.vertices.values()
+        for chained in vertex.chain
+        if hasattr(chained.operator, "sink")
+    ]
+    return [f"delivery of {name}: {_delivery(sink, job_graph.settings)}" for name, sink in sinks]
+
+
+def _delivery(sink: object, settings: JobSettings) -> str:
+    checkpoints = settings.checkpoints
+    if checkpoints is None:
+        return "as long as nothing fails, for the job takes no checkpoints"
+    commits = hasattr(sink, "create_committer") or hasattr(sink, "create_global_committer")
+    if not commits or checkpoints.mode is not CheckpointingMode.EXACTLY_ONCE:
+        return "at least once: after a restart records may come again"
+    return f"exactly once, visible when {'the job ends' if checkpoints.only_last else 'a checkpoint is complete'}"
 
 
 def _placement(vertex: JobVertex) -> str:

@@ -4,21 +4,30 @@ Records arrive by the clock, on a schedule, and each costs a function 20 ms of w
 slot can do fifty a second at most, and more slots help on a machine of any number of cores. What was written is
 compared with a direct computation: each record once, the records of a key in order. The exit status says so.
 
-``python tests/bench/autoscaling.py [--picture docs/pictures/autoscaling.svg] [--pace 1.0]``: three minutes.
+``python tests/bench/autoscaling.py [--picture docs/pictures/autoscaling.svg] [--pace 1.0]``: three minutes. ``--nodes``
+runs it on a Ray that has no node for it: Ray's own autoscaler launches nodes of two cores (processes of this machine,
+by the provider that Ray is tested with) as the job asks for slots, and takes them back as it gives slots back.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from actors.autoscaling import is_served, num_workers, scaling_cluster, wait_for
 
 from headrace import AutoscalerSettings, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.connectors.files import FileSink
@@ -161,6 +170,7 @@ class Sample:
     arrived: int
     committed: int
     slots: int
+    nodes: int
 
     @property
     def backlog(self) -> int:
@@ -184,11 +194,14 @@ def follow(client: Any, folder: Path, began: Path, pace: float) -> list[Sample]:
             if part.name not in seen:  # one that can be seen is never changed
                 seen[part.name] = len(part.read_text().splitlines())
         slots = max((vertex.parallelism for vertex in view.vertices), default=0)
-        sample = Sample(at, sum(1 for one in times if one <= at), sum(seen.values()), slots)
+        arrived = sum(1 for one in times if one <= at)
+        sample = Sample(at, arrived, sum(seen.values()), slots, num_workers())
         samples.append(sample)
         if len(samples) % 5 == 0:
             print(
-                f"{sample.at_s:6.0f} s  {sample.slots} slots  backlog {sample.backlog:5}  {view.autoscaler}", flush=True
+                f"{sample.at_s:6.0f} s  {sample.nodes} nodes  {sample.slots} slots  backlog {sample.backlog:5}  "
+                f"{view.autoscaler}",
+                flush=True,
             )
     return samples
 
@@ -205,10 +218,15 @@ def picture(samples: list[Sample], pace: float) -> str:
         (one.at_s, (one.committed - before.committed) / max(one.at_s - before.at_s, 0.1))
         for before, one in zip(samples, samples[5:], strict=False)
     ]
-    panels = (
+    panels: tuple[tuple[str, Any], ...] = (
         ("records a second: in (grey) and out, mean of 5 s", (("#999", rates), ("#1f6fb4", output))),
         ("records that have arrived and are not in the output", (("#c0392b", [(s.at_s, s.backlog) for s in samples]),)),
         ("slots", (("#2e8b57", [(s.at_s, s.slots) for s in samples]),)),
+        *(
+            (("nodes", (("#8e44ad", [(s.at_s, s.nodes) for s in samples]),)),)
+            if max(one.nodes for one in samples) > 1
+            else ()
+        ),
     )
     height = len(panels) * (PANEL + GAP) + 30
     parts = [
@@ -251,22 +269,42 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--picture", metavar="FILE", help="where the picture goes")
     parser.add_argument("--pace", type=float, default=1.0, help="how much slower than written it goes")
+    parser.add_argument("--nodes", action="store_true", help="on nodes that are launched for the job")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        return run(Path(folder), options.pace, options.picture)
+    with tempfile.TemporaryDirectory() as folder, cluster(grows=options.nodes) as address:
+        return run(Path(folder), address, options.pace, options.picture)
 
 
-def run(folder: Path, pace: float, place: str | None) -> int:
+@contextlib.contextmanager
+def cluster(*, grows: bool) -> Iterator[str]:
+    """The address of a Ray of this machine's own, or of one that launches its nodes."""
+    if not grows:
+        yield "local"
+        return
+    import ray
+
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # all on the loopback
+    with scaling_cluster() as address:
+        wait_for("cluster", lambda: is_served(address))
+        try:
+            yield address
+        finally:
+            ray.shutdown()  # or this process would wait for a cluster that has gone
+
+
+def run(folder: Path, address: str, pace: float, place: str | None) -> int:
     env = StreamExecutionEnvironment.get_execution_environment(
         "ray",
-        address="local",
+        address=address,
         parallelism=1,
         slots_per_task_manager=1,
         slot_request_timeout_ms=180_000,
         max_batch_rows=8,
     )
     env.enable_checkpointing(1_000, directory=folder / "checkpoints")
-    env.set_autoscaler(SETTINGS)
+    # What is launched has four cores at most: a wish for more would be refused.
+    env.set_autoscaler(SETTINGS if address == "local" else replace(SETTINGS, vertex_max_parallelism=4))
     env.from_source(Arriving(str(folder / "began"), pace), source_name="arriving").key_by(
         lambda row: row["key"]
     ).process(CallsAService()).name("calls a service").sink_to(FileSink.json_lines(folder / "out"))
@@ -288,6 +326,8 @@ def run(folder: Path, pace: float, place: str | None) -> int:
     print(f"lost {sum((expected - got).values())}, doubled or wrong {sum((got - expected).values())}")
     print(f"largest backlog {max(one.backlog for one in samples)}; slots {min(s.slots for s in samples[2:])} to "
           f"{max(one.slots for one in samples)}, {samples[-1].slots} at the end")  # fmt: skip
+    nodes = [one.nodes for one in samples]
+    print(f"nodes over time: {', '.join(str(number) for number, _ in itertools.groupby(nodes))}")
     if place is not None:
         Path(place).write_text(picture(samples, pace), encoding="utf-8")
         print(f"picture: {place}")

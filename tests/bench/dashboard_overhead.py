@@ -1,47 +1,73 @@
-"""What an open dashboard costs a running job: pairs of runs with and without somebody who asks as its page does.
+"""What an open dashboard costs a running job, and what its being measured at all times costs.
 
-    python tests/bench/dashboard_overhead.py [--records 10000000] [--pairs 5] [--interval 3]
+    python tests/bench/dashboard_overhead.py [--phases 12] [--seconds 6] [--interval 3]
 
-A keyed windowed count runs in this process, which also serves REST; another process asks what the graph of a job asks,
-every ``--interval`` seconds (the page's own is 3). Pairs are run in turn, each in the other order than the one before.
-Compared is the processor time of this process, which has the engine, the server and its answers, so that it counts
-what looking costs and not what else the machine does. Measuring (rates, shares of time, queues) is on in both.
+A keyed windowed count runs in this process, which also serves REST. Its run is cut into phases of as much processor
+time of the process; in turn it is left alone, looked at (another process asks what the graph of a job asks), or not
+measured (no times of tasks and operators, no reports). Compared are records by processor time in neighbouring phases,
+so that it counts what looking and measuring cost, and not what else the machine does or did before. For the same reason
+it is looked at once in ``--interval`` seconds of processor time (the page's own is 3 s): a job that has a core for
+itself is asked no more often.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from types import MethodType
+from typing import Any
 
 from headrace import RestSettings, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.task.slot import SlotMachine
+from headrace.engine.task.task import Task
 
 LOOKER = """
-import sys, time, urllib.request
-url, token, job, interval = sys.argv[1:]
+import sys, urllib.request
+url, token, job = sys.argv[1:]
 paths = ["/overview", "/jobs/overview", f"/jobs/{job}", f"/jobs/{job}/watermarks", f"/jobs/{job}/checkpoints"]
-number = 0
-print("looks", flush=True)
-while True:
+for _ in sys.stdin:
     for path in paths:
         request = urllib.request.Request(url + path, headers={"Authorization": "Bearer " + token})
-        try:
-            urllib.request.urlopen(request).read()
-        except OSError:
-            sys.exit()
-    time.sleep(float(interval))
+        assert urllib.request.urlopen(request).read()
+    print("looked", flush=True)
 """
 
 NUM_KEYS = 1_000
+ALONE, LOOKED_AT, UNMEASURED = "left alone", "looked at", "not measured"
 
 
-def processor_seconds(num_records: int, interval_s: float | None) -> float:
-    """Of one run; with somebody who looks unless ``interval_s`` is None."""
+class Looker:
+    """A process that asks what an open page asks, when it is told to."""
+
+    def __init__(self, url: str, token: str, job: str) -> None:
+        arguments = [sys.executable, "-c", LOOKER, url, token, job]
+        self._process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.look()
+
+    def look(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "looked\n", "who looks has given up"
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def watched_job() -> Iterator[tuple[list[Task], Looker]]:
+    """A job without end that has been running for a while."""
     rest = RestSettings(bind_port="0")
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -49,45 +75,97 @@ def processor_seconds(num_records: int, interval_s: float | None) -> float:
     ):
         env.enable_checkpointing(1_000, directory=directory)
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _: n // 100)
-        numbers = env.from_source(GeneratorSource(lambda n: n, count=num_records), strategy, "numbers")
+        numbers = env.from_source(GeneratorSource(lambda n: n), strategy, "numbers")
         counted = numbers.map(lambda n: (n * 7919 % NUM_KEYS, 1)).key_by(lambda pair: pair[0])
         windows = counted.window(TumblingEventTimeWindows.of("10 s")).reduce(lambda a, b: (a[0], a[1] + b[1]))
         windows.filter(lambda _pair: False).print()
         client = env.execute_async("watched")
         (address,) = env._cluster.rest_addresses()
-        looker = None
-        if interval_s is not None:
-            arguments = [address.url, address.tokens.read, client.get_job_id(), str(interval_s)]
-            looker = subprocess.Popen([sys.executable, "-c", LOOKER, *arguments], stdout=subprocess.PIPE, text=True)
-            assert looker.stdout is not None
-            assert looker.stdout.readline() == "looks\n"
-        began_s = time.process_time()
-        client.result()
-        used_s = time.process_time() - began_s
-        if looker is not None:
-            assert looker.poll() is None, "who looks has given up"
-            looker.kill()
-            looker.wait()
-        return used_s
+        looker = Looker(address.url, address.tokens.read, client.get_job_id())
+        try:
+            run_for(2.0)
+            yield [one for one in gc.get_objects() if isinstance(one, Task)], looker
+        finally:
+            looker.close()
+            client.cancel()
+
+
+def run_for(seconds: float) -> None:
+    """Wait until this process has had so much processor time."""
+    until_s = time.process_time() + seconds
+    while time.process_time() < until_s:
+        time.sleep(0.02)
+
+
+def num_read(tasks: list[Task]) -> int:
+    return sum(int(task.metrics._numbers()["records_in"]) for task in tasks if task.is_source)
+
+
+def phase(tasks: list[Task], seconds: float, looker: Looker | None, interval_s: float) -> float:
+    """Records by second of processor time."""
+    began_s, before = time.process_time(), num_read(tasks)
+    if looker is None:
+        run_for(seconds)
+    else:
+        for _ in range(round(seconds / interval_s)):
+            looker.look()
+            run_for(interval_s)
+    return (num_read(tasks) - before) / (time.process_time() - began_s)
+
+
+@contextlib.contextmanager
+def without_measuring(tasks: list[Task]) -> Iterator[None]:
+    """Nobody reads a clock for the sake of numbers, and no numbers are reported."""
+    run, clocks = SlotMachine._run, [task._time._clock_us for task in tasks]
+
+    def plain_run(self: Any, task: Task, now_ms: int) -> None:
+        self.doing = self._stepping = task.attempt
+        with self._guarded(task):
+            task.step(now_ms)
+        self._stepping, self.doing = None, ""
+
+    def nothing(_self: Any, *_: Any, **__: Any) -> None:
+        pass
+
+    SlotMachine._run = plain_run  # type: ignore[method-assign, assignment]
+    for task in tasks:
+        task._time._clock_us = int
+        task.metrics.account = MethodType(nothing, task.metrics)  # type: ignore[method-assign]
+        task.metrics.report = MethodType(nothing, task.metrics)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        SlotMachine._run = run  # type: ignore[method-assign]
+        for task, clock_us in zip(tasks, clocks, strict=True):
+            task._time._clock_us = clock_us
+            del task.metrics.account, task.metrics.report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=10_000_000)
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--phases", type=int, default=12, help="of each kind")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of processor time, of each phase")
     parser.add_argument("--interval", type=float, default=3.0)
     options = parser.parse_args()
-    print(f"{options.records:,} records, asked every {options.interval:g} s; load {os.getloadavg()[0]:.1f}")
-    for interval in (None, options.interval):
-        processor_seconds(10_000, interval)  # what is loaded once is loaded
-    ratios = []
-    for pair in range(options.pairs):
-        intervals = [None, options.interval] if pair % 2 else [options.interval, None]
-        used = {interval: processor_seconds(options.records, interval) for interval in intervals}
-        ratios.append(used[options.interval] / used[None])
-        print(f"without {used[None]:6.2f} s of processor time, with {used[options.interval]:6.2f} s: {ratios[-1]:.4f}")
-    ratio = statistics.median(ratios)
-    print(f"median ratio {ratio:.4f}: throughput falls by {100 * (1 - 1 / ratio):.1f} %")
+    print(f"phases of {options.seconds:g} s of processor time; load of the machine {os.getloadavg()[0]:.1f}")
+    found: dict[str, list[float]] = {ALONE: [], LOOKED_AT: [], UNMEASURED: []}
+    with watched_job() as (tasks, looker):
+        for number in range(options.phases):
+            for kind in (found, reversed(found))[number % 2]:
+                with without_measuring(tasks) if kind == UNMEASURED else contextlib.nullcontext():
+                    asked_by = looker if kind == LOOKED_AT else None
+                    found[kind].append(phase(tasks, options.seconds, asked_by, options.interval))
+    for kind, rates in found.items():
+        print(f"{kind:12} {statistics.median(rates):10,.0f} records by second of processor time")
+    say("a dashboard open", found[LOOKED_AT], found[ALONE])
+    say("measuring", found[ALONE], found[UNMEASURED])
+
+
+def say(what: str, slower: list[float], faster: list[float]) -> None:
+    """By how much throughput falls: the median over pairs of phases, and where its half of the pairs lies."""
+    falls = sorted(100 * (1 - one / other) for one, other in zip(slower, faster, strict=True))
+    low, median, high = statistics.quantiles(falls, n=4) if len(falls) > 1 else falls * 3
+    print(f"{what}: throughput falls by {median:.1f} % (half of the pairs: {low:.1f} to {high:.1f} %)")
 
 
 if __name__ == "__main__":

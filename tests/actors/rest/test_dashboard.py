@@ -428,6 +428,12 @@ def graph(vertices, edges):
         ({"s": (0.1, 0.9), "slow": (0.9, 0), "quick": (0.1, 0)}, ["s slow", "s quick"], ["slow"]),
         # A slow sink holds up all before it, however busy they are.
         ({"s": (0.2, 0.8), "m": (0.3, 0.7), "k": (0.99, 0.0)}, ["s m", "m k"], ["k"]),
+        # Who takes the time of a slot holds up those behind it, too: they wait for their turn, those before for them.
+        (
+            {"s": (0.02, 0.6), "slow": (0.6, 0.2), "m": (0.04, 0.5), "k": (0.07, 0)},
+            ["s slow", "slow m", "m k"],
+            ["slow"],
+        ),
         # Nothing is held up.
         ({"s": (0.99, 0.05), "m": (0.95, 0), "k": (0.9, 0)}, ["s m", "m k"], []),
         # Two chains, each with its own.
@@ -438,6 +444,18 @@ def test_the_bottleneck_is_the_first_busy_operator_below_what_is_held_up(modules
     job = graph([vertex(name, *load) for name, load in loads.items()], [tuple(edge.split()) for edge in edges])
     hints = call(modules, "hints", "hintsOf", job)
     assert [hint["id"] for hint in hints if hint["kind"] == "bottleneck"] == cause
+
+
+def test_who_takes_all_the_time_of_a_slot_is_the_bottleneck_though_nothing_is_held_up(modules):
+    source, slow = (
+        vertex("s", 0.01, 0.02, slotSharingGroup="default"),
+        vertex("slow", 0.97, 0, slotSharingGroup="default"),
+    )
+    (hint,) = call(modules, "hints", "hintsOf", graph([source, slow], [("s", "slow")]))
+    assert (hint["kind"], hint["id"]) == ("bottleneck", "slow")
+    assert "waits for its turn" in hint["text"]
+    source["slotSharingGroup"] = "alone"  # it would be held up
+    assert call(modules, "hints", "hintsOf", graph([source, slow], [("s", "slow")])) == []
 
 
 def test_skewed_subtasks_and_a_source_that_holds_event_time_back_are_named(modules):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from rest_kit import ask, rest_environment
 
@@ -33,6 +35,9 @@ def test_it_says_where_the_page_is_and_opens_it_without_the_token(address, opene
     assert b"<title>Headrace</title>" in ask(address.url, "/").content
     assert main(["dashboard", "local", "--read-only", "--no-browser"]) == 0
     assert f"token to look only: {address.tokens.read}\n" in capsys.readouterr().out
+    assert main(["dashboard", "--json"]) == 0
+    expected = {"cluster": "local", "url": f"{address.url}/", "token": address.tokens.write, "read-only": False}
+    assert json.loads(capsys.readouterr().out) == expected
     assert len(opened) == 1
 
 

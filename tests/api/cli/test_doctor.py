@@ -1,12 +1,15 @@
 """What ``headrace doctor`` says of secrets and ports, over a ``/proc`` of plain files and links."""
 
+import json
 import os
 import re
 from pathlib import Path
 
 import pytest
 
-from headrace.cli.doctor import PYTHONS, key_file, open_ports, ray_listeners, token_file
+from headrace.cli import doctor
+from headrace.cli.doctor import PYTHONS, Check, key_file, open_ports, ray_listeners, token_file
+from headrace.cli.main import main
 
 LOOPBACK, ALL, ALL_6, MAPPED = "0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"
 
@@ -112,3 +115,10 @@ def test_the_pythons_that_are_fine_are_those_that_the_package_installs_on():
     assert listed == [str(minor) for minor in range(int(low), int(high))]
     readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
     assert f"Python 3.{low} to 3.{int(high) - 1}" in readme
+
+
+def test_checks_are_told_as_json_line_by_line(monkeypatch, capsys):
+    found = [Check("a", True, "1"), Check("b", False, "none", "install b")]
+    monkeypatch.setattr(doctor, "checks", lambda: iter(found))
+    assert main(["doctor", "--json"]) == 1
+    assert [Check(**json.loads(line)) for line in capsys.readouterr().out.splitlines()] == found

@@ -4,8 +4,10 @@ import { duration, isEnd, isNone, percent } from "./format.js";
 
 // Flink calls a share of time under backpressure up to this one OK.
 export const HELD_UP = 0.1;
-// An operator with less to do than this does not suffer from its skew.
+// An operator with less to do than this does not suffer from its skew, and holds nobody up by itself.
 const BUSY = 0.25;
+// An operator that is busy for longer leaves nothing of its slot, which has one thread.
+const SATURATED = 0.9;
 // Flink's measure of skew, in percent: the mean distance from the mean over the mean.
 const SKEWED = 40;
 const FEWEST_RECORDS_PER_S = 10;
@@ -41,13 +43,22 @@ function chainAbove(id, inputs, byId) {
   return found;
 }
 
+/** The busiest of some vertices, by their busiest subtasks. */
+const busiestOf = (vertices) => vertices.reduce((one, other) => (other.spread["max-busy"] > one.spread["max-busy"] ? other : one));
+
 /** Whom each end of a chain that is held up waits for: of its readers, none of which is held up, the busiest. */
-function causesOf(job, outputs, byId) {
+function causesOf(job, inputs, outputs, byId) {
   const causes = new Set();
   for (const vertex of job.vertices) {
     const readers = outputs.get(vertex.id).map((id) => byId.get(id)).filter((reader) => reader?.spread);
     if (!heldUp(vertex) || readers.length === 0 || readers.some(heldUp)) continue;
-    const busiest = readers.reduce((one, other) => (other.spread["max-busy"] > one.spread["max-busy"] ? other : one));
+    const busiest = busiestOf(readers);
+    if (busiest.spread["max-busy"] < BUSY) {
+      // It waits for its turn: a task that is in one slot with it takes the time.
+      const chain = [...chainAbove(busiest.id, inputs, byId)].map((id) => byId.get(id));
+      causes.add(busiestOf([busiest, ...chain]).id);
+      continue;
+    }
     // Who is busy rather than held up is no victim of readers that have less to do.
     const [busy, held] = [vertex.spread["max-busy"], vertex.spread["max-backpressured"]];
     causes.add(busy > held && busy > busiest.spread["max-busy"] ? vertex.id : busiest.id);
@@ -55,14 +66,28 @@ function causesOf(job, outputs, byId) {
   return causes;
 }
 
+/** Who takes all the time of a slot: what it reads from is in there with it, and waits for its turn instead of credit. */
+function saturating(job, inputs, byId) {
+  const shares = (vertex) => inputs.get(vertex.id).some((id) => byId.get(id)?.slotSharingGroup === vertex.slotSharingGroup);
+  const busy = job.vertices.filter((vertex) => vertex.slotSharingGroup !== undefined && vertex.spread?.["max-busy"] >= SATURATED);
+  return new Set(busy.filter(shares).map((vertex) => vertex.id));
+}
+
+/** What a bottleneck does to others, by the names of the vertices that it holds up. */
+function harm(names) {
+  if (names.length === 0) return "and what is in one slot with it waits for its turn";
+  return `and holds up ${names.length === 1 ? names[0] : `${names.length} operator chains before it`}`;
+}
+
 /**
  * Hints by vertex: `{kind, id, title, text}`. A *bottleneck* is the first busy operator below a chain that is held up; of
- * several readers of such a chain the busiest is meant.
+ * several readers of such a chain the busiest is meant. Where nothing is held up it is who takes all the time of a slot.
  */
 export function hintsOf(job) {
   const { inputs, outputs } = neighbours(job);
   const byId = new Map(job.vertices.map((vertex) => [vertex.id, vertex]));
-  const causes = causesOf(job, outputs, byId);
+  const heldUpBy = causesOf(job, inputs, outputs, byId);
+  const causes = heldUpBy.size > 0 ? heldUpBy : saturating(job, inputs, byId);
   const hints = [];
   for (const vertex of job.vertices) {
     if (vertex.spread === undefined) continue;
@@ -72,7 +97,7 @@ export function hintsOf(job) {
         kind: "bottleneck",
         id: vertex.id,
         title: `${vertex.name} is the bottleneck`,
-        text: `Its busiest subtask is busy for ${percent(vertex.spread["max-busy"])} of the time, and holds up ${names.length === 1 ? names[0] : `${names.length} operator chains before it`}. Make it faster, or rescale it (parallelism is ${vertex.parallelism}).`,
+        text: `Its busiest subtask is busy for ${percent(vertex.spread["max-busy"])} of the time, ${harm(names)}. Make it faster, or rescale it (parallelism is ${vertex.parallelism}).`,
       });
     }
     const { skew, "largest-share": share, "largest-subtask": subtask } = vertex.spread;
