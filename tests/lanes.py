@@ -36,6 +36,7 @@ IN_EVERY_RUN = frozenset({"kafka", "postgresql", "s3"})
 
 ALSO_OF = {
     "registry": ("api/formats/avro_messages.py",),
+    "hdfs": ("state/files/filesystem.py",),
     "s3": ("state/files/objects.py", "state/files/filesystem.py", "state/checkpoints/leases.py"),
     "zookeeper": ("actors/head.py", "state/checkpoints/leases.py"),
 }

@@ -30,7 +30,6 @@ from headrace.engine.connectors.contract import (
 from headrace.engine.errors import (
     CheckpointFallbackError,
     NewerOutputError,
-    PossibleLossError,
     SinkError,
     SinkFencedError,
 )
@@ -291,8 +290,8 @@ def shuts_out_a_late_commit(subject: SinkSubject) -> None:
 
 
 def _try(action: Callable[[], Any]) -> None:
-    """What a zombie does may fail: in that it is shut out, or in that its output is not there any more."""
-    with contextlib.suppress(SinkFencedError, PossibleLossError):
+    """What a zombie does may fail: in that it is shut out, or in that its output, finished or not, is not there."""
+    with contextlib.suppress(SinkError):
         action()
 
 

@@ -1,6 +1,6 @@
 """File systems: the few operations that checkpoints and sinks are built from, over every kind of storage.
 
-`filesystem` is the contract; `local`, `objects` (S3, Google, Azure), `arrow` (what pyarrow and fsspec know) and
+`filesystem` is the contract; `local`, `objects` (S3, Google, Azure), `hdfs`, `arrow` (what pyarrow and fsspec know) and
 `memory` (tests and the simulator) keep it. `local_directories` and `spilling` are for data that is gone with the
 process that wrote it; `rest_addresses` says where this user's REST servers are.
 

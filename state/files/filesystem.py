@@ -21,6 +21,7 @@ from typing import BinaryIO, Protocol
 from ..credentials import secret_in
 from ..errors import ConfigurationError, StorageError
 from .arrow import ArrowFileSystem
+from .hdfs import HDFS_SCHEMES, HdfsFileSystem
 from .local import LocalFileSystem
 from .memory import MemoryFileSystem
 from .objects import OBJECT_SCHEMES, ObjectFileSystem
@@ -182,8 +183,8 @@ def filesystem_for(uri: str, *, is_private: bool = False) -> tuple[FileSystem, s
 
     Args:
         uri: A local path (relative ones are taken from the working directory), ``file://``, ``memory://<store>/...``,
-            object stores (`headrace.state.files.objects`): ``s3://``, ``gs://``, ``az://`` ..., or any URI that
-            ``pyarrow.fs`` or, if installed, ``fsspec`` knows: ``hdfs://`` ...
+            object stores (`headrace.state.files.objects`): ``s3://``, ``gs://``, ``az://`` ..., ``hdfs://``, or any URI
+            that ``pyarrow.fs`` or, if installed, ``fsspec`` knows.
         is_private: Whether what is made on a local disk is for its owner alone (`LocalFileSystem`).
 
     Returns:
@@ -206,6 +207,8 @@ def filesystem_for(uri: str, *, is_private: bool = False) -> tuple[FileSystem, s
         return MemoryFileSystem.named(name), path.rstrip("/")
     if scheme in OBJECT_SCHEMES:
         return ObjectFileSystem.from_uri(uri)
+    if scheme in HDFS_SCHEMES:
+        return HdfsFileSystem.from_uri(uri)
     return ArrowFileSystem.from_uri(uri)
 
 

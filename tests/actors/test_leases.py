@@ -1,4 +1,4 @@
-"""The contract of lease stores, over files (on a disk, in memory, in a real S3) and over a real ZooKeeper.
+"""The contract of lease stores, over files (on a disk, in memory, in a real S3 and HDFS) and over a real ZooKeeper.
 
 Families: contract (both stores pass the same tests), and property (races of many threads: one winner each).
 """
@@ -13,6 +13,7 @@ from itertools import count
 
 import pytest
 from free_ports import free_port
+from hdfs_server import hdfs_directory, hdfs_server  # noqa: F401 - fixtures
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
 from zookeeper_server import zookeeper  # noqa: F401 - a fixture
 
@@ -47,13 +48,14 @@ class Stores:
     params=[
         "disk",
         "memory",
-        pytest.param("s3", marks=pytest.mark.lane("s3")),
-        pytest.param("zookeeper", marks=pytest.mark.lane("zookeeper")),
+        *(pytest.param(lane, marks=pytest.mark.lane(lane)) for lane in ("s3", "hdfs", "zookeeper")),
     ]
 )
 def stores(request, tmp_path):
     directory = str(tmp_path) if request.param != "memory" else f"memory://leases-{next(_numbers)}"
     lease_store = "files"
+    if request.param == "hdfs":
+        directory = request.getfixturevalue("hdfs_directory")
     if request.param == "s3":
         directory = f"{request.getfixturevalue('s3_bucket')}/ha"
     if request.param == "zookeeper":

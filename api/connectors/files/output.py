@@ -51,6 +51,7 @@ from headrace.engine.errors import (
 )
 from headrace.state.checkpoints.manifest_schema import is_text, require
 from headrace.state.files.filesystem import filesystem_for, join_confined, place_of, store_of
+from headrace.state.files.hdfs import HdfsFileSystem
 from headrace.state.files.local import LocalFileSystem, make_directories
 from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.files.objects import MAX_RENAMED_BYTES, ObjectFileSystem
@@ -149,7 +150,7 @@ class OutputDirectory:
     @property
     def _renames_at_once(self) -> bool:
         """Whether what has the new name is whole: object stores copy at once."""
-        return isinstance(self.fs, (LocalFileSystem, MemoryFileSystem, ObjectFileSystem))
+        return isinstance(self.fs, (HdfsFileSystem, LocalFileSystem, MemoryFileSystem, ObjectFileSystem))
 
     def is_public_elsewhere(self, committable: Committable) -> bool:
         """Return whether a part that was prepared for another directory is public there.

@@ -10,6 +10,7 @@ import sys
 
 import cloudpickle
 import pytest
+from hdfs_server import hdfs_directory, hdfs_server  # noqa: F401 - fixtures
 from pyarrow import fs as arrow_fs
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
 
@@ -126,6 +127,22 @@ def test_sink_with_an_owner(check, subject, tmp_path):
 @pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)
 def test_files_in_s3(check, s3_bucket):  # noqa: F811
     check(objects_of(s3_bucket))
+
+
+@pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)
+def test_files_in_hdfs(check, hdfs_directory):  # noqa: F811
+    from hdfs_native import Client
+
+    place = f"/{hdfs_directory.split('/', 3)[3]}/out"
+
+    def visible():
+        client = Client(hdfs_directory)
+        with contextlib.suppress(FileNotFoundError):
+            parts = [status.path for status in client.list_status(place) if "/part-" in status.path]
+            return [json.loads(line)["n"] for path in parts for line in client.read(path).read().splitlines()]
+        return []
+
+    check(SinkSubject(FileSink.json_lines(f"{hdfs_directory}/out"), visible, lambda number: {"n": number}))
 
 
 @pytest.mark.parametrize("check", OWNED_SINK_CONTRACT, ids=lambda check: check.__name__)

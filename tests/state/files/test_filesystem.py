@@ -11,6 +11,7 @@ from pathlib import Path
 import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem as LocalFsspec
+from hdfs_server import hdfs_directory, hdfs_server  # noqa: F401 - fixtures
 from pyarrow import fs as arrow_fs
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
 
@@ -34,14 +35,16 @@ class Shelf(LocalFsspec):
 fsspec.register_implementation("shelf", Shelf)
 
 
-S3 = pytest.param("s3", marks=pytest.mark.lane("s3"))
+S3, HDFS = (pytest.param(name, marks=pytest.mark.lane(name)) for name in ("s3", "hdfs"))
 
 
-@pytest.fixture(params=["local", "memory", "arrow", "fsspec", S3])
+@pytest.fixture(params=["local", "memory", "arrow", "fsspec", S3, HDFS])
 def place(request, tmp_path):
     """A file system and an empty directory in it."""
     if request.param == "s3":
         return filesystem_for(f"{request.getfixturevalue('s3_bucket')}/root")
+    if request.param == "hdfs":
+        return filesystem_for(request.getfixturevalue("hdfs_directory"))
     if request.param == "local":
         return LocalFileSystem(), str(tmp_path)
     if request.param == "memory":
@@ -126,7 +129,7 @@ def test_files_are_read_and_written_as_streams(place):
     assert fs.size(f"{root}/a/stream") == 6
 
 
-@pytest.mark.parametrize("place", ["local", "memory", S3], indirect=True)
+@pytest.mark.parametrize("place", ["local", "memory", S3, HDFS], indirect=True)
 def test_of_racing_creates_one_wins(place):
     fs, root = place
     barrier = threading.Barrier(8)

@@ -1,0 +1,154 @@
+"""A real HDFS for tests (Hadoop's own small cluster: a name node and a data node in one process), in a temporary
+directory, on free ports of the loopback; may be killed and started again.
+
+Its classes come from ``HADOOP_MINICLUSTER_HOME``, or from Maven's registry by ``mvn``, once, into a folder for caches.
+Skips the test, with the reason, where there is neither, no Java, or no client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from free_ports import free_port
+from zookeeper_server import java
+
+VERSION = "3.5.0"
+START_TIMEOUT_S = 120
+FETCH_TIMEOUT_S = 600
+STOP_TIMEOUT_S = 10
+
+_NEEDED = (
+    ("org.apache.hadoop", "hadoop-client-minicluster", VERSION),
+    ("org.apache.hadoop", "hadoop-client-runtime", VERSION),
+    ("org.apache.hadoop", "hadoop-client-api", VERSION),
+    ("org.junit.jupiter", "junit-jupiter-api", "5.12.2"),  # the cluster's class asserts with it
+    ("org.mockito", "mockito-core", "4.11.0"),
+)
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>hdfs</artifactId><version>1</version>
+  <dependencies>{}</dependencies>
+</project>
+""".format(
+    "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in _NEEDED
+    )
+)
+
+
+def fetched_jars() -> Path:
+    """The folder with the cluster's jars; fetched if it is not there.
+
+    Skips the test if they cannot be had.
+    """
+    home = os.environ.get("HADOOP_MINICLUSTER_HOME")
+    if home:
+        return Path(home)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-tests" / f"hdfs-{VERSION}"
+    if cache.is_dir():
+        return cache
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.skip("there is no HDFS (HADOOP_MINICLUSTER_HOME), and no Maven to fetch it")
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as name:
+        (Path(name) / "pom.xml").write_text(_POM)
+        command = [maven, "-qB", "dependency:copy-dependencies", "-DoutputDirectory=libs", "-DincludeScope=runtime"]
+        try:
+            subprocess.run(command, cwd=name, check=True, capture_output=True, timeout=FETCH_TIMEOUT_S, text=True)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            pytest.skip(f"HDFS {VERSION} could not be fetched: {str(error.stdout or error)[-500:]}")
+        with contextlib.suppress(OSError):  # another process was faster
+            (Path(name) / "libs").rename(cache)
+    return cache
+
+
+class HdfsServer:
+    """A name node and a data node, which keep their files when they are killed."""
+
+    def __init__(self, jars: Path, executable: str, directory: Path) -> None:
+        self._directory = directory
+        self._jars = jars
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_formatted = False
+        port, http_port = free_port(), free_port()
+        self.uri = f"hdfs://127.0.0.1:{port}"
+        options = ["-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dtest.build.data={directory / 'data'}"]
+        opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("lang", "util")]
+        self._java = [executable, *options, *opened, "-cp", f"{jars}/*:{directory}"]
+        (directory / "core-site.xml").write_text("<configuration/>")  # which the shell wants
+        name = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
+        self._command = [*self._java, name, "-nomr", "-nnport", str(port), "-nnhttpport", str(http_port)]
+
+    def start(self) -> None:
+        """Start it, and wait until a file can be written: an open port says nothing of data nodes."""
+        import hdfs_native
+
+        command = self._command if self._is_formatted else [*self._command, "-format"]
+        with open(self._directory / "log", "ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                with hdfs_native.Client(self.uri).create(f"/ready-{uuid.uuid4().hex}") as file:
+                    file.write(b"1")
+                self._is_formatted = True
+                return
+            except (OSError, RuntimeError):
+                tail = (self._directory / "log").read_text()[-2_000:]
+                assert self._process.poll() is None, tail
+                assert time.monotonic() < deadline, tail
+                time.sleep(0.2)
+
+    def kill(self) -> None:
+        """Kill it with signal 9."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+
+    def seen_by_java(self, *command: str) -> str:
+        """What Hadoop's own shell prints: ``hdfs dfs COMMAND``."""
+        shell = [*self._java, "org.apache.hadoop.fs.FsShell", "-fs", self.uri, *command]
+        environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+        done = subprocess.run(shell, capture_output=True, text=True, encoding="utf-8", env=environment, check=False)
+        assert done.returncode == 0, done.stderr[-2_000:]
+        return done.stdout
+
+
+_RUNNING: list[HdfsServer] = []
+"""The cluster, once it runs: a fixture is another one in each module that imports it."""
+
+
+@pytest.fixture(scope="session")
+def hdfs_server(request: pytest.FixtureRequest) -> HdfsServer:
+    """One for all tests of a process; each has a directory of its own."""
+    if not _RUNNING:
+        if importlib.util.find_spec("hdfs_native") is None:
+            pytest.skip("hdfs-native is not installed")
+        executable = java()
+        if executable is None:
+            pytest.skip("there is no Java to run HDFS")
+        jars = fetched_jars()
+        directory = Path(tempfile.mkdtemp(prefix="headrace-hdfs-", dir="/tmp"))
+        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+        server = HdfsServer(jars, executable, directory)
+        request.config.add_cleanup(server.kill)
+        server.start()
+        _RUNNING.append(server)
+    return _RUNNING[0]
+
+
+@pytest.fixture
+def hdfs_directory(hdfs_server: HdfsServer) -> str:
+    """The URI of a directory that is not there yet."""
+    return f"{hdfs_server.uri}/tests/{uuid.uuid4().hex[:12]}"
