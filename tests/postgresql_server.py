@@ -64,6 +64,7 @@ class PostgresqlServer:
             "max_connections": "60",
             "shared_buffers": "16MB",
             "fsync": "off",  # processes die here, machines do not
+            "wal_level": "logical",
         }
         arguments = [f"-c{name}={value}" for name, value in options.items()]
         with open(self._directory / "log", "ab") as log:

@@ -82,6 +82,7 @@ ROOMS = (
     "api/connectors/delta",
     "api/connectors/iceberg",
     "api/connectors/redis",
+    "api/connectors/postgres_cdc",
     "api/connectors/sql",
     "api/connectors",
     "api/stream",

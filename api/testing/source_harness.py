@@ -92,7 +92,9 @@ class _Subtask(Output):
                 now_ms=lambda: harness.now_ms,
                 probe=lambda _point: None,
                 checkpointing=True,
-                send_source_event=lambda event: harness._tell_enumerator(self.attempt, event),
+                send_source_event=lambda event: harness._events.append(
+                    SourceEventToEnumerator(self.attempt, _UID, event)
+                ),
                 report=lambda name, value: harness.reports.append((name, value)),
             )
         )
@@ -157,6 +159,7 @@ class SourceTestHarness:
         self._graph = JobGraph("job", {_VERTEX: vertex}, ())
         self._coordinator = SourceCoordinator(self._graph, checkpointing=True)
         self._timers: dict[str, tuple[int, Any]] = {}
+        self._events: list[SourceEventToEnumerator] = []
         self._checkpoints: dict[int, _Checkpoint] = {}
         self._next_checkpoint = 1
 
@@ -196,6 +199,7 @@ class SourceTestHarness:
         if subtasks:
             self._do(self._coordinator.stop())
         self._timers.clear()
+        self._events.clear()
         for subtask in subtasks:
             subtask.operator.close()
 
@@ -227,6 +231,7 @@ class SourceTestHarness:
                 num_splits, is_hungry = subtask.operator.split_requested()
                 request = RequestNextInputSplit(subtask.attempt, _UID, subtask.num_answers, num_splits, is_hungry)
                 self._take(self._coordinator.requested(request))
+            self._tell_enumerator()
         if not has_come and not self.has_ended:
             self._pass_time()
         return has_come
@@ -290,8 +295,8 @@ class SourceTestHarness:
         self.now_ms = max(self.now_ms + 1, min(due, default=0))
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
-    def checkpoint(self, *, completes: bool = True) -> int:
-        """Take a checkpoint, complete or still under way; gives its id."""
+    def checkpoint(self, *, completes: bool = True, notifies: bool = True) -> int:
+        """Take a checkpoint, complete or still under way, of which readers hear or do not; gives its id."""
         checkpoint_id, self._next_checkpoint = self._next_checkpoint, self._next_checkpoint + 1
         enumerators = json.loads(json.dumps(self._coordinator.snapshot(checkpoint_id)))
         parts = []
@@ -304,13 +309,13 @@ class SourceTestHarness:
             ]
         self._checkpoints[checkpoint_id] = _Checkpoint(parts, enumerators, self.rows, self.kinds)
         if completes:
-            self.complete_checkpoint(checkpoint_id)
+            self.complete_checkpoint(checkpoint_id, notifies=notifies)
         return checkpoint_id
 
-    def complete_checkpoint(self, checkpoint_id: int) -> None:
-        """Tell everybody that a checkpoint is complete."""
+    def complete_checkpoint(self, checkpoint_id: int, *, notifies: bool = True) -> None:
+        """Have a checkpoint be complete, and tell the readers."""
         self.complete = checkpoint_id
-        for subtask in self.subtasks:
+        for subtask in self.subtasks if notifies else ():
             subtask.operator.checkpoint_ended(checkpoint_id, is_complete=True)
         self._hand_out(self._coordinator.completed(checkpoint_id))
 
@@ -353,5 +358,6 @@ class SourceTestHarness:
                 del self._timers[key]
                 self._do(self._coordinator.discovery_due(message))
 
-    def _tell_enumerator(self, attempt: ExecutionAttemptId, event: Any) -> None:
-        self._do(self._coordinator.event_received(SourceEventToEnumerator(attempt, _UID, event)))
+    def _tell_enumerator(self) -> None:
+        while self._events:
+            self._do(self._coordinator.event_received(self._events.pop(0)))

@@ -56,6 +56,8 @@ class SourceSubject:
         grows: Whether records that are put behind others while the source reads are read, too.
         discovers: Whether parts that come while it reads are found.
         reads_side_by_side: Whether parts are read together, not one after the other.
+        lets_go: Whether what is before a complete checkpoint is gone, so that only the newest can be gone on from; a
+            reader that has not heard of it has not let go.
         put_bad: Puts a record that cannot be decoded behind those of a part; None if there is no such thing.
         passing_over: The source as it passes over such records; None if it cannot.
         server: What it reads from; None if it is never away.
@@ -70,6 +72,7 @@ class SourceSubject:
     grows: bool = False
     discovers: bool = False
     reads_side_by_side: bool = False
+    lets_go: bool = False
     put_bad: Callable[[int], None] | None = None
     passing_over: Source | None = None
     server: SourceServer | None = None

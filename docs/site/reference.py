@@ -82,6 +82,7 @@ MODULES = (
     ("kafka", "headrace.connectors.kafka", "Kafka"),
     ("redis", "headrace.connectors.redis", "Redis"),
     ("databases", "headrace.connectors.sql", "Databases"),
+    ("postgres-cdc", "headrace.connectors.postgres_cdc", "Changes of PostgreSQL"),
     ("hybrid", "headrace.connectors.hybrid", "Sources one after another"),
     ("datagen", "headrace.connectors.datagen", "Generated records"),
     ("sockets", "headrace.connectors.socket", "Sockets"),

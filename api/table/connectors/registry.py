@@ -18,6 +18,7 @@ from .files import FilesTable
 from .generated import NexmarkTable
 from .jdbc import JdbcTable
 from .kafka import KafkaTable, UpsertKafkaTable
+from .postgres_cdc import PostgresCdcTable
 from .redis import RedisTable
 
 __all__ = ["connector_of"]
@@ -30,6 +31,7 @@ _CONNECTORS: tuple[Any, ...] = (
     JdbcTable,
     KafkaTable,
     NexmarkTable,
+    PostgresCdcTable,
     PrintTable,
     RedisTable,
     UpsertKafkaTable,
