@@ -35,8 +35,9 @@ class Attacked:
         self.env = rest_environment()
         self.env.enable_checkpointing(200, directory=str(directory / "checkpoints"))
         numbers = self.env.from_source(GeneratorSource(lambda n: n, records_per_second=10), None, "numbers")
-        numbers.filter(lambda _n: False).print()
+        numbers.uid("numbers").filter(lambda _n: False).print()
         self.job_id = self.env.execute_async("attacked").get_job_id()
+        self.vertex_id = "numbers"
         (address,) = self.env._cluster.rest_addresses()
         self.url, self.token = address.url, address.tokens.write
         self.ports = listening() - before
@@ -238,8 +239,11 @@ def test_no_other_word_is_a_token(attacked, authorization):
     "text", ["`touch /tmp/headrace-owned`", "$(touch /tmp/headrace-owned)", "; touch /tmp/headrace-owned"]
 )
 def test_no_parameter_comes_to_a_shell(attacked, text):
-    """CVE-2022-33891 of Spark: the name of a user went through a shell."""
+    """CVE-2022-33891 of Spark: the name of a user went through a shell; CVE-2023-6019 of Ray: a form of profiles."""
     shown = part(text)
+    for query in (f"type={shown}", f"subtaskindex={shown}", f"type=FULL&format={shown}"):
+        path = f"/jobs/{attacked.job_id}/vertices/{attacked.vertex_id}/flamegraph?{query}"
+        assert attacked.status(path, attacked.token) == 400, query
     assert attacked.status(f"/jobs/overview?doAs={shown}", attacked.token) == 400
     assert attacked.status(f"/jobs/{shown}", attacked.token) == 404
     answer = ask(
