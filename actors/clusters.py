@@ -22,6 +22,7 @@ from headrace.engine.kernel.machine_resources import Examine
 from headrace.engine.protocol.messages import CancelJob, ListJobs
 from headrace.engine.protocol.views import JobView, TaskManagerView
 from headrace.state.checkpoints.leases import FileLease
+from headrace.state.files.filesystem import join_uri
 from headrace.state.identifiers import JobId
 
 from .cluster import Cluster, System
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from .ray.system import RaySystem
     from .rest.host import RestPlan
+    from .rest.resources.programs import ProgramPlace
     from .sim.faults import FaultPlan
 
 __all__ = [
@@ -150,6 +152,25 @@ def _rest_plan(settings: RestSettings, client: Callable[[], Cluster], name: str)
     from .rest.security import fresh_tokens
 
     return RestPlan(settings, fresh_tokens(), client, name)
+
+
+def _programs_on_ray(settings: ClusterSettings, name: str) -> ProgramPlace:
+    """Where the programs of a cluster are kept: in its directory, or, without one, on its head's machine."""
+    from .rest.resources.programs import ProgramPlace, own_folder, session_command
+
+    ha = settings.high_availability
+    if ha is None:
+        directory = functools.partial(own_folder, name)
+    else:
+        directory = functools.partial(join_uri, ha.directory, f"{ha.cluster_id}/programs")
+    return ProgramPlace(directory, functools.partial(_command_on_ray, session_command, name))
+
+
+def _command_on_ray(command: Callable[[str, str], list[str]], name: str) -> list[str]:
+    """What runs a program on this Ray; called in a head's process."""
+    import ray
+
+    return command(name, ray.get_runtime_context().gcs_address)
 
 
 def list_clusters(address: str | None = None) -> list[Cluster]:
@@ -309,6 +330,8 @@ def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detache
     system: RaySystem = RaySystem(name, reserve=reserve)
     plan = HeadPlan(settings, report, observe, detached, examine_machine, end_elsewhere=end_host)
     plan = _with_clients(plan, functools.partial(_client_on_ray, name), name)
+    if plan.rest is not None:
+        plan = replace(plan, rest=replace(plan.rest, programs=_programs_on_ray(settings, name)))
     if settings.high_availability is not None:
         start = functools.partial(system.start, detached=detached, spread=True)
         return start_heads(system, name, plan, is_owner=not detached, disconnect_ray=opened, start=start)

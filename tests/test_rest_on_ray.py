@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.request
+import zipfile
 from pathlib import Path
 
 import cloudpickle
@@ -100,3 +102,38 @@ def test_rays_own_prometheus_endpoint_shows_the_job(ray_session, by_value, tmp_p
             read = sum(float(line.rsplit(" ", 1)[1]) for line in own)
         assert len(own) == 2
         assert 'job_name="shown by Ray"' in own[0]
+
+
+MAIN = """
+import sys
+from headrace import StreamExecutionEnvironment
+from headrace.connectors.files import FileSink
+from steps import doubled
+
+env = StreamExecutionEnvironment.get_execution_environment()
+env.enable_checkpointing(200, directory=sys.argv[1] + "/checkpoints")
+numbers = env.from_sequence(1, 100).map(doubled).uid("doubled")
+numbers.sink_to(FileSink.json_lines(sys.argv[1] + "/out"))
+env.execute("uploaded")
+"""
+
+
+def test_a_zip_that_is_uploaded_runs_on_the_cluster_with_its_modules(ray_session, tmp_path):
+    with zipfile.ZipFile(tmp_path / "double.zip", "w") as archive:
+        archive.writestr("double/main.py", MAIN)
+        archive.writestr("double/steps.py", 'def doubled(n):\n    return {"n": 2 * n}\n')
+    ha = HighAvailabilitySettings(str(tmp_path / "ha"), "takes-programs")
+    env = StreamExecutionEnvironment.get_execution_environment(
+        "ray", parallelism=1, rest=RestSettings(bind_port="20000-32000"), high_availability=ha, cpu_per_slot=0.0
+    )
+    with env:
+        env._connect()
+        rest = env.get_rest_client()
+        program = rest.upload(tmp_path / "double.zip")
+        assert (tmp_path / "ha" / "takes-programs" / "programs" / program).is_file()
+        (job,) = rest.run_program(program, [str(tmp_path)], parallelism=2)
+        assert rest.wait(job) == "FINISHED"
+        assert {one["parallelism"] for one in rest.job(job)["vertices"]} & {2}
+    files = [file for file in (tmp_path / "out").rglob("*.jsonl*") if not file.name.startswith((".", "_"))]
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert sorted(row["n"] for row in rows) == [2 * n for n in range(1, 101)]

@@ -20,6 +20,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.protocol.messages import RequestFailed
 from headrace.state.files.rest_addresses import write_address
 
+from .resources.programs import ProgramPlace
 from .resources.questions import AsksCluster
 from .security import Tokens
 from .server import RestServer
@@ -61,12 +62,14 @@ class RestPlan:
         tokens: The same for all of them.
         connect: Makes a client of the cluster, in the head's process.
         cluster: The cluster's name.
+        programs: Where programs are kept, and how they are run; None if they cannot be.
     """
 
     settings: RestSettings
     tokens: Tokens = field(repr=False)
     connect: Callable[[], AsksCluster]
     cluster: str
+    programs: ProgramPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class RestHost:
     def _start(self) -> RestAddress:
         """Start the server; in a thread."""
         plan = self._plan
-        server = self._server = RestServer(plan.connect(), plan.settings, plan.tokens)
+        server = self._server = RestServer(plan.connect(), plan.settings, plan.tokens, plan.programs)
         url = server.start()
         try:
             file = write_address(plan.cluster, self.address.host, url, plan.tokens.write, plan.tokens.read)

@@ -19,6 +19,7 @@ _PATH = {
     "checkpointid": "the checkpoint's number",
     "subtaskindex": "the subtask's index, from 0",
     "taskmanagerid": "the TaskManager's name",
+    "jarid": "the program's id, as it is listed",
     "filename": "one of the names that are listed",
     "triggerid": "what the request that began it was answered",
 }
@@ -81,6 +82,9 @@ def _operation(route: Route) -> dict[str, Any]:
         properties = {field.name: {**_schema(field), "description": field.description} for field in route.body}
         schema = {"type": "object", "properties": properties, "additionalProperties": False}
         body = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+    if route.most_bytes:
+        form = {"type": "object", "properties": {"jarfile": {"type": "string", "format": "binary"}}}
+        body = {"requestBody": {"content": {"multipart/form-data": {"schema": form}}}}
     kind = {"type": "string"} if route.media_type.startswith("text/") else {}
     errors = {
         "description": "why not",
@@ -101,6 +105,8 @@ def _operation(route: Route) -> dict[str, Any]:
 
 def _schema(parameter: Parameter) -> dict[str, Any]:
     one: dict[str, Any] = {"type": parameter.kind}
+    if parameter.kind == "array":
+        one["items"] = {"type": "string"}
     if parameter.choices:
         one["enum"] = list(parameter.choices)
     return {"type": "array", "items": one} if parameter.is_list else one

@@ -37,6 +37,7 @@ from headrace.state.credentials import masked
 from headrace.state.reading.stored_json import parse_json
 
 from .resources.operations import Operations
+from .resources.programs import ProgramPlace, Programs
 from .resources.questions import AsksCluster, ClusterQuestions
 from .resources.routes import Answer, RestError, RestRequest, Right, Route, body_of, query_of
 from .resources.samples import RecordSamples
@@ -61,6 +62,10 @@ MOST_CONNECTIONS = 256
 MAX_HEADER_BYTES = 32 << 10
 MAX_DEPTH = 10
 """Of a body."""
+
+MOST_UPLOADS = 2
+FORM_BYTES = 2_048
+"""Of a form around a file."""
 
 BODY_TIMEOUT_S = 30.0
 START_TIMEOUT_S = 10.0
@@ -87,15 +92,19 @@ class RestServer:
         cluster: Whom to ask.
         settings: How.
         tokens: What is asked for.
+        programs: Where programs are kept, and how they are run; None if they cannot be.
     """
 
-    def __init__(self, cluster: AsksCluster, settings: RestSettings, tokens: Tokens) -> None:
+    def __init__(
+        self, cluster: AsksCluster, settings: RestSettings, tokens: Tokens, programs: ProgramPlace | None = None
+    ) -> None:
         self._settings = settings
         self._guard = Guard(settings, tokens)
         self.questions = ClusterQuestions(cluster, settings.view_ttl_ms, settings.answer_timeout_ms)
         self._operations = Operations(settings.store_duration_ms)
         self._samplings = Samplings(settings)
         self._records = RecordSamples(settings)
+        self._programs = Programs(settings, programs)
         self.table = route_table(
             settings,
             metadata.version("headrace"),
@@ -103,7 +112,9 @@ class RestServer:
             self._samplings,
             self._records,
             StatesOfKeys(settings),
+            self._programs,
         )
+        self._num_uploads = 0
         self._threads = ThreadPoolExecutor(NUM_HANDLERS, thread_name_prefix="headrace-rest")
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -172,6 +183,7 @@ class RestServer:
         self._operations.close()
         self._samplings.close()
         self._records.close()
+        self._programs.close()
         self.questions.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -210,19 +222,51 @@ class RestServer:
         if route.right is Right.WRITE and right is not Right.WRITE:
             raise RestError(403, "this token allows looking only")
         query = query_of(route, scope["query_string"].decode("latin-1"))
-        body = body_of(route, await self._body(receive)) if route.method != "GET" else {}
-        request = RestRequest(path, query, body, self.questions, right)
+        if route.most_bytes:
+            content = await self._upload(receive, route.most_bytes)
+            request = RestRequest(path, query, {}, self.questions, right, content, headers.get("content-type", ""))
+        else:
+            body = body_of(route, await self._body(receive)) if route.method != "GET" else {}
+            request = RestRequest(path, query, body, self.questions, right)
         answer, content = await asyncio.get_running_loop().run_in_executor(self._threads, _handled, route, request)
         if route.right is Right.WRITE:
             client = (scope.get("client") or ("",))[0]
             _LOG.info("method=%s path=%s status=%d client=%s", route.method, raw_path[:500], answer.status, client)
         return answer, content
 
+    async def _upload(self, receive: Receive, most_bytes: int) -> bytes:
+        """A file that is sent as a form; few at a time, as they are in memory.
+
+        Raises:
+            RestError: 503 if others are being sent; else as of `_content`.
+        """
+        if self._num_uploads >= MOST_UPLOADS:
+            raise RestError(503, f"{MOST_UPLOADS} programs are being sent; try again later")
+        self._num_uploads += 1
+        try:
+            return await self._content(receive, most_bytes + FORM_BYTES)
+        finally:
+            self._num_uploads -= 1
+
     async def _body(self, receive: Receive) -> Any:
         """What was sent, as JSON; an empty object if nothing was.
 
         Raises:
-            RestError: 400 if it is no JSON or is cut off, 413 if it is too large, 408 if it does not come.
+            RestError: 400 if it is no JSON; else as of `_content`.
+        """
+        content = await self._content(receive, self._settings.max_content_length)
+        if not content.strip():
+            return {}
+        try:
+            return parse_json(content, max_bytes=self._settings.max_content_length, max_depth=MAX_DEPTH)
+        except ValueError as error:
+            raise RestError(400, f"the body is no JSON: {error}"[:500]) from error
+
+    async def _content(self, receive: Receive, most_bytes: int) -> bytes:
+        """What was sent.
+
+        Raises:
+            RestError: 400 if it is cut off, 413 if it is too large, 408 if it does not come.
         """
         parts: list[bytes] = []
         size, is_more = 0, True
@@ -236,15 +280,9 @@ class RestServer:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             is_more = bool(message.get("more_body"))
-            if size > self._settings.max_content_length:
-                raise RestError(413, f"a body may have {self._settings.max_content_length} bytes")
-        content = b"".join(parts)
-        if not content.strip():
-            return {}
-        try:
-            return parse_json(content, max_bytes=self._settings.max_content_length, max_depth=MAX_DEPTH)
-        except ValueError as error:
-            raise RestError(400, f"the body is no JSON: {error}"[:500]) from error
+            if size > most_bytes:
+                raise RestError(413, f"a body may have {most_bytes} bytes")
+        return b"".join(parts)
 
 
 def _handled(route: Route, request: RestRequest) -> tuple[Answer, bytes]:

@@ -10,6 +10,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 from .openapi import OpenApi
 from .pages import page_routes
 from .resources import checkpoints, cluster, jobs, logs, metrics, operations, states, vertices
+from .resources.programs import Programs
 from .resources.routes import Handler, Parameter, Right, Route, RouteTable
 from .resources.sampling import FLAME_GRAPH_TYPES, Samplings
 
@@ -46,6 +47,7 @@ def route_table(
     samplings: Samplings,
     records: Handler,
     kept: states.StatesOfKeys,
+    programs: Programs,
 ) -> RouteTable:
     """Return all routes of a server.
 
@@ -56,13 +58,14 @@ def route_table(
         samplings: What it finds out by looking.
         records: Shows records.
         kept: Shows state by key.
+        programs: Takes programs, and runs them.
     """
     description = OpenApi(version)
     read: list[tuple[str, Handler, str, tuple[Parameter, ...]]] = [
         ("/overview", cluster.overview, "Slots and jobs of the cluster, counted.", ()),
         (
             "/config",
-            cluster.Configuration(version, settings),
+            cluster.Configuration(version, settings, takes_programs=programs.is_there),
             "What pages need to know of the server.",
             (),
         ),
@@ -191,6 +194,7 @@ def route_table(
             ),
         ),
         *_changes(changes),
+        *_programs(programs, settings.max_program_bytes),
         *page_routes(),
     ]
     table = RouteTable(routes)
@@ -260,5 +264,46 @@ def _changes(changes: operations.Operations) -> list[Route]:
             (Parameter("parallelism", "of all operators that can be parallel", "integer"),),
             body=(Parameter("operators", "parallelism by operator uid or name", "object"),),
             status=202,
+        ),
+    ]
+
+
+def _programs(programs: Programs, most_bytes: int) -> list[Route]:
+    """Programs, under Flink's paths; what it calls a jar is a Python file or a zip here."""
+    return [
+        Route("GET", "/jars", Right.WRITE, programs.all, "The programs that were uploaded, newest first."),
+        Route(
+            "POST",
+            "/jars/upload",
+            Right.WRITE,
+            programs.upload,
+            "Upload a program: a Python file, or a zip of a project.",
+            most_bytes=most_bytes,
+        ),
+        Route("DELETE", "/jars/:jarid", Right.WRITE, programs.delete, "Delete a program; its jobs go on."),
+        Route(
+            "POST",
+            "/jars/:jarid/run",
+            Right.WRITE,
+            programs.run,
+            "Run a program beside this head; it submits its jobs to this cluster.",
+            body=(
+                Parameter(
+                    "entryClass", "the file of a zip that is run (main.py, __main__.py, job.py, or the only one)"
+                ),
+                Parameter("programArgsList", "its arguments", "array"),
+                Parameter("parallelism", "its default parallelism", "integer"),
+                Parameter("savepointPath", "a savepoint or checkpoint to start from: an absolute path or a URI"),
+                Parameter("allowNonRestoredState", "whether state without a place in it may be lost", "boolean"),
+                Parameter("claimMode", "whose the snapshot is from then on", choices=("NO_CLAIM", "CLAIM")),
+            ),
+            status=202,
+        ),
+        Route(
+            "GET",
+            "/jars/:jarid/runs/:triggerid",
+            Right.WRITE,
+            programs.run_status,
+            "How the run of a program stands that this head has begun: its jobs, and what it has printed.",
         ),
     ]

@@ -13,11 +13,14 @@ import asyncio
 import contextlib
 import http.client
 import json
+import os
 import ssl
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -39,6 +42,8 @@ class _Call:
     method: str
     path: str
     body: Mapping[str, Any] | None = None
+    # A file that is sent as a form: its name and what is in it.
+    file: tuple[str, bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +339,67 @@ class RestCalls(ABC):
             self._rescaled(_Call("PATCH", path + _query(query), {"operators": dict(operators or {})}), path)
         )
 
+    # ------------------------------------------------------------------------------------------------------- programs
+    def programs(self) -> Any:
+        """The programs that were uploaded, newest first: a list."""
+        return self._run(_part(_Call("GET", "/jars"), "files"))
+
+    def upload(self, program: str | os.PathLike[str]) -> Any:
+        """Upload a program, a Python file or a zip of a project; gives its id.
+
+        Args:
+            program: Its path.
+        """
+        path = Path(program)
+        return self._run(_part(_Call("POST", "/jars/upload", file=(path.name, path.read_bytes())), "filename"))
+
+    def delete_program(self, program_id: str) -> Any:
+        """Delete a program that was uploaded; the jobs that it has submitted go on."""
+        return self._ask("DELETE", _path("jars", program_id))
+
+    def run_program(
+        self,
+        program_id: str,
+        arguments: Sequence[str] = (),
+        *,
+        entry: str | None = None,
+        parallelism: int | None = None,
+        from_savepoint: str | None = None,
+        allow_non_restored_state: bool = False,
+        restore_mode: str = "no_claim",
+    ) -> Any:
+        """Run a program's main() beside the head; gives the ids of the jobs that it has submitted, once it has ended.
+
+        Args:
+            program_id: As of `upload`.
+            arguments: Its arguments.
+            entry: The file of a zip that is run; None for ``main.py``, ``__main__.py``, ``job.py`` or the only one.
+            parallelism: Its default parallelism.
+            from_savepoint: A savepoint or checkpoint to start from: an absolute path or a URI.
+            allow_non_restored_state: Whether state that has no place in the program may be lost.
+            restore_mode: ``no_claim`` or ``claim``.
+
+        Raises:
+            RestRequestError: Also if it fails, or submits no job; the message has what it has printed.
+        """
+        body: dict[str, Any] = {"programArgsList": list(arguments)}
+        if entry is not None:
+            body["entryClass"] = entry
+        if parallelism is not None:
+            body["parallelism"] = parallelism
+        if from_savepoint is not None:
+            body |= {"savepointPath": from_savepoint, "claimMode": restore_mode.upper()}
+            body["allowNonRestoredState"] = allow_non_restored_state
+        call = _Call("POST", _path("jars", program_id, "run"), body)
+        return self._run(self._submitted(call, _path("jars", program_id, "runs")))
+
     # ----------------------------------------------------------------------------------------------------- procedures
+    def _submitted(self, begin: _Call, path: str) -> _Procedure:
+        operation = yield from _followed(begin, path)
+        if "failure-cause" in operation:
+            raise RestRequestError(operation["failure-cause"]["stack-trace"], status=409)
+        return operation["jobids"]
+
     def _ended(self, begin: _Call | None, job_id: str) -> _Procedure:
         if begin is not None:
             yield begin
@@ -411,8 +476,14 @@ def _answer_to(client: RestCalls, call: _Call) -> Any:
         connection = http.client.HTTPSConnection(where.netloc, timeout=client.timeout, context=context)
     else:
         connection = http.client.HTTPConnection(where.netloc, timeout=client.timeout)
-    body = None if call.body is None else json.dumps(call.body)
+    body: str | bytes | None = None if call.body is None else json.dumps(call.body)
     headers = {"Authorization": f"Bearer {client.token}", "Content-Type": "application/json"}
+    if call.file is not None:
+        mark = uuid.uuid4().hex
+        name, content = call.file
+        part = f'--{mark}\r\nContent-Disposition: form-data; name="jarfile"; filename="{name}"\r\n\r\n'
+        body = part.encode() + content + f"\r\n--{mark}--\r\n".encode()
+        headers["Content-Type"] = f"multipart/form-data; boundary={mark}"
     try:
         with contextlib.closing(connection):
             connection.request(call.method, call.path, body, headers)

@@ -55,6 +55,8 @@ class RestSettings:
         allows_record_samples: ``rest.record-samples.enabled``: whether records may be shown, to those who may do
             everything.
         masked_fields: ``rest.record-samples.masked-fields``: fields of records whose values nobody is shown.
+        allows_submit: ``web.submit.enable``: whether programs may be uploaded and run, by those who may do everything.
+        max_program_bytes: ``web.submit.max-content-length``: how large one may be.
     """
 
     bind_port: str = "8081-8180"
@@ -74,6 +76,8 @@ class RestSettings:
     flame_graph: SamplingSettings = _SAMPLING
     allows_record_samples: bool = False
     masked_fields: tuple[str, ...] = ()
+    allows_submit: bool = True
+    max_program_bytes: int = 32 << 20
 
     def __post_init__(self) -> None:
         low, high = self.ports
@@ -129,7 +133,8 @@ class RestSettings:
 
         Understood are ``rest.port``, ``rest.bind-port``, ``rest.address``, ``rest.bind-address``,
         ``rest.await-leader-timeout``, ``rest.server.max-content-length``, ``rest.async.store-duration``,
-        ``web.refresh-interval``, ``web.backpressure.*``, ``rest.flamegraph.*`` and, not of Flink,
+        ``web.refresh-interval``, ``web.submit.enable``, ``web.backpressure.*``, ``rest.flamegraph.*`` and, not of
+        Flink, ``web.submit.max-content-length``,
         ``rest.allowed-hosts`` and ``rest.allowed-origins`` (separated by commas), ``rest.view-ttl``,
         ``rest.record-samples.*``, ``rest.plain-http-allowed``, ``security.ssl.rest.certificate`` and
         ``security.ssl.rest.key``.
@@ -193,6 +198,8 @@ _KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "rest.record-samples.masked-fields": ("masked_fields", _names),
     "security.ssl.rest.certificate": ("certificate_file", str),
     "security.ssl.rest.key": ("key_file", str),
+    "web.submit.enable": ("allows_submit", _truth),
+    "web.submit.max-content-length": ("max_program_bytes", _whole_number),
     "web.refresh-interval": ("refresh_interval_ms", _duration_ms),
 }
 

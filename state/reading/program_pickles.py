@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import pickle
 import re
+import sys
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterable
@@ -25,7 +27,10 @@ from typing import Any
 
 from cloudpickle import cloudpickle
 
-__all__ = ["dump_program", "load_program"]
+__all__ = ["FOLDER_VARIABLE", "dump_program", "load_program"]
+
+FOLDER_VARIABLE = "HEADRACE_PROGRAM_FOLDER"
+"""Names the folder of a program whose modules are where it was submitted and nowhere else: they travel by value."""
 
 FILLING = ("cloudpickle.cloudpickle", "_class_setstate")
 """The function by which cloudpickle fills a class; without its name a pickle defines none."""
@@ -86,6 +91,18 @@ class _Reader(pickle.Unpickler):
         return definition
 
 
+def _register_own_modules() -> None:
+    """Have functions and classes of modules in the program's own folder written by value, as those of ``__main__``."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return
+    known = cloudpickle.list_registry_pickle_by_value()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and name != "__main__" and name not in known and file.startswith(folder.rstrip(os.sep) + os.sep):
+            cloudpickle.register_pickle_by_value(module)
+
+
 def dump_program(
     value: Any, protocol: int | None = None, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
 ) -> bytes:
@@ -99,6 +116,7 @@ def dump_program(
     Raises:
         BaseException: Whatever an object raises that cannot be pickled.
     """
+    _register_own_modules()
     with io.BytesIO() as stream:
         _Writer(stream, protocol=protocol, buffer_callback=buffer_callback).dump(value)
         return stream.getvalue()

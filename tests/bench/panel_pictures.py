@@ -26,7 +26,18 @@ def state(watched: Watched, shop: Shop) -> None:
     watched.page.wait_for_selector(".drawer code.record")
 
 
-PANELS: dict[str, Callable[[Watched, Shop], None]] = {"state": state}
+def submit(watched: Watched, shop: Shop) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        program = Path(place) / "daily_orders.py"
+        program.write_text("print('a program')")
+        watched.go("#/submit", "#programs")
+        if watched.page.query_selector("[data-action=run]") is None:
+            watched.page.set_input_files("input[type=file]", program)
+            watched.page.click("[data-action=upload]")
+            watched.page.wait_for_selector("[data-action=run]")
+
+
+PANELS: dict[str, Callable[[Watched, Shop], None]] = {"state": state, "submit": submit}
 
 
 def main() -> int:
@@ -39,10 +50,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place, browser() as chromium:
         shop = Shop(place)
         shop.settle()
+        Path(place, "programs").mkdir()
+        server, url = shop.taking_programs(f"{place}/programs")
         for size, viewport in (("desktop", DESKTOP), ("phone", PHONE)):
             for theme in ("light", "dark"):
                 context = chromium.new_context(viewport=viewport, color_scheme=theme)
-                watched = Watched(context.new_page(), shop.address.url)
+                watched = Watched(context.new_page(), url)
                 watched.sign_in(shop.address.tokens.write)
                 for name in options.only or PANELS:
                     PANELS[name](watched, shop)
@@ -54,6 +67,7 @@ def main() -> int:
                         complaints.append(f"{name}-{size}: {wide} px too wide")
                 complaints += watched.complaints + watched.foreign
                 context.close()
+        server.close()
         shop.env.close()
     print("\n".join(dict.fromkeys(complaints)) or "no complaints")
     return 1 if complaints else 0

@@ -27,11 +27,13 @@ class Configuration:
     Args:
         version: Of Headrace.
         settings: The server's.
+        takes_programs: Whether programs can be submitted to it.
     """
 
-    def __init__(self, version: str, settings: RestSettings) -> None:
+    def __init__(self, version: str, settings: RestSettings, *, takes_programs: bool) -> None:
         self._version = version
         self._refresh_interval_ms = settings.refresh_interval_ms
+        self._takes_programs = takes_programs
         self._shows_records = settings.allows_record_samples
 
     def __call__(self, request: RestRequest) -> Any:
@@ -46,7 +48,7 @@ class Configuration:
             "cluster": request.cluster.cluster.name,
             # What the token of who asks allows.
             "features": {
-                "web-submit": False,
+                "web-submit": may_write and self._takes_programs,
                 "web-cancel": may_write,
                 "web-rescale": may_write,
                 "web-history": False,

@@ -63,8 +63,8 @@ class Parameter:
     Attributes:
         name: As Flink calls it.
         description: What it means.
-        kind: Of its value: ``string``, ``integer``, ``boolean``, ``object``; several are separated by commas where
-            ``is_list``.
+        kind: Of its value: ``string``, ``integer``, ``boolean``, ``object``, ``array`` (of texts); several are
+            separated by commas where ``is_list``.
         is_required: Whether a request without it is refused.
         is_list: Whether there may be several.
         choices: The only values, if there are such.
@@ -88,6 +88,8 @@ class RestRequest:
         body: What was sent, checked; empty if nothing was.
         cluster: Whom to ask.
         right: What the token of who asks allows.
+        content: The body as it came, of a route that takes a file.
+        content_type: Its kind.
     """
 
     path: Mapping[str, str]
@@ -95,6 +97,8 @@ class RestRequest:
     body: Mapping[str, Any]
     cluster: ClusterQuestions
     right: Right = Right.READ
+    content: bytes = b""
+    content_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ class Route:
         body: What may be sent.
         status: Of HTTP, if all is well.
         media_type: Of the answer.
+        most_bytes: How large a file may be that is sent as a form; 0 if the body is JSON.
     """
 
     method: str
@@ -142,6 +147,7 @@ class Route:
     body: tuple[Parameter, ...] = ()
     status: int = 200
     media_type: str = "application/json"
+    most_bytes: int = 0
 
     @property
     def parts(self) -> list[str]:
@@ -274,7 +280,7 @@ def _value(parameter: Parameter, text: str) -> Any:
     return text
 
 
-_TYPES = {"string": str, "integer": int, "boolean": bool, "object": dict}
+_TYPES = {"string": str, "integer": int, "boolean": bool, "object": dict, "array": list}
 
 
 def _from_json(parameter: Parameter, value: Any) -> Any:

@@ -3,6 +3,7 @@
 import { Job } from "./pages/job.js";
 import { Overview } from "./pages/overview.js";
 import { SignIn } from "./pages/sign_in.js";
+import { Submit } from "./pages/submit.js";
 import { TaskManager, TaskManagers } from "./pages/task_managers.js";
 import { forgetToken, hasToken, learn, mayChange, onToken, server } from "./parts/api.js";
 import { Fence, Pending } from "./parts/elements.js";
@@ -33,6 +34,7 @@ function Page({ route }) {
   const [place, id, ...rest] = route;
   if (place === "job" && id) return html`<${Job} key=${id} id=${id} route=${rest} />`;
   if (place === "task-managers") return id ? html`<${TaskManager} id=${id} />` : html`<${TaskManagers} />`;
+  if (place === "submit" && server.config.features["web-submit"]) return html`<${Submit} />`;
   return html`<${Overview} />`;
 }
 
@@ -42,13 +44,15 @@ function Shell() {
   const names = Object.keys(THEMES);
   const next = names[(names.indexOf(theme) + 1) % names.length];
   const isTaskManagers = route[0] === "task-managers";
+  const isSubmit = route[0] === "submit";
   return html`<div class="shell">
     <header class="top">
       <a class="brand" href=${href()}><img src="web/favicon.svg" alt="" width="26" height="26" /><b>Headrace</b></a>
       <span class="cluster" title="This cluster">${server.config.cluster}</span>
       <nav aria-label="Cluster">
-        <a href=${href()} aria-current=${isTaskManagers ? undefined : "page"}>Jobs</a>
+        <a href=${href()} aria-current=${isTaskManagers || isSubmit ? undefined : "page"}>Jobs</a>
         <a href=${href("task-managers")} aria-current=${isTaskManagers ? "page" : undefined}>TaskManagers</a>
+        ${server.config.features["web-submit"] && html`<a href=${href("submit")} aria-current=${isSubmit ? "page" : undefined}>Submit</a>`}
       </nav>
       <span class="push"></span>
       ${!mayChange() && html`<span class="pill off" title="This token allows looking only">read only</span>`}

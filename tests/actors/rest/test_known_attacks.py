@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 from rest_kit import ask, part, rest_environment
 
+from headrace.actors.rest.resources.program_files import checked_program
+from headrace.actors.rest.resources.routes import RestError
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSource
 from headrace.engine.errors import JobFailedError
@@ -39,7 +41,7 @@ class Attacked:
         self.job_id = self.env.execute_async("attacked").get_job_id()
         self.vertex_id = "numbers"
         (address,) = self.env._cluster.rest_addresses()
-        self.url, self.token = address.url, address.tokens.write
+        self.url, self.token, self.reader = address.url, address.tokens.write, address.tokens.read
         self.ports = listening() - before
 
     def status(self, path, token=None, **options):
@@ -84,11 +86,13 @@ SUBMISSIONS = (
 
 
 @pytest.mark.parametrize(("method", "path"), SUBMISSIONS)
-def test_nobody_submits_a_program_over_http(attacked, method, path):
+def test_nobody_submits_a_program_over_http_without_the_token(attacked, method, path):
     """ShadowRay (CVE-2023-48022), and jars on Flink: submission without a login was code execution by design."""
     body = {"entrypoint": "touch /tmp/owned", "jarid": "x"}
     assert attacked.status(path, method=method, body=body) == 401
-    assert attacked.status(path, attacked.token, method=method, body=body) in (404, 405)  # nor with one
+    assert attacked.status(path, attacked.reader, method=method, body=body) in (403, 404, 405)
+    # Nor with it, where a cluster is within one program; elsewhere a form of one file is taken.
+    assert attacked.status(path, attacked.token, method=method, body=body) in (400, 404, 405, 409)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +206,9 @@ def test_nothing_that_is_sent_becomes_a_file(attacked, tmp_path, monkeypatch):
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
     for path in ("/jars/upload", f"/jobs/{attacked.job_id}/savepoints", "/"):
         answer = ask(attacked.url, path, attacked.token, method="POST", body=body.encode(), headers=headers)
-        assert answer.status in (400, 404, 405)
+        assert answer.status in (400, 404, 405, 409)
+    with pytest.raises(RestError, match="named by letters"):  # also where programs are taken
+        checked_program("../../../../../../tmp/headrace-owned", b"owned", 1_000)
     assert not Path("/tmp/headrace-owned").exists()
     assert list(tmp_path.iterdir()) == []
 

@@ -3,6 +3,7 @@
 import { ask, mayChange, path, refresh } from "../parts/api.js";
 import { Copyable, Dialog } from "../parts/elements.js";
 import { html, useEffect, useRef, useState } from "../parts/html.js";
+import { href } from "../parts/router.js";
 
 const POLL_MS = 700;
 const ENDED = new Set(["FINISHED", "CANCELED", "FAILED", "SUSPENDED"]);
@@ -43,11 +44,11 @@ function Outcome({ state, doing, done }) {
   if (state.phase === "begun") return html`<div class="pending" role="status"><i class="spinner"></i>${doing}</div>`;
   if (state.phase === "failed") return html`<div class="notice bad" role="alert"><b>It has failed</b><p>${state.message}</p></div>`;
   if (state.phase !== "done") return null;
-  return html`<div class="notice good" role="status"><b>${done}</b>${state.operation.location && html`<p><${Copyable} text=${state.operation.location} /></p>`}</div>`;
+  return html`<div class="notice good" role="status"><b>${done}</b>${state.operation.jobid && html`<p><a href=${href("job", state.operation.jobid)}>Its job</a></p>`}${state.operation.location && html`<p><${Copyable} text=${state.operation.location} /></p>`}</div>`;
 }
 
 /** A window that asks, begins, and shows what became of it. */
-function Operation({ title, onClose, children, label, doing, done, begin, follow, tone = "primary", isReady = true }) {
+export function Operation({ title, onClose, children, label, doing, done, begin, follow, tone = "primary", isReady = true }) {
   const [state, run] = useOperation();
   const isOver = state.phase === "done" || state.phase === "begun";
   return html`<${Dialog} title=${title} onClose=${onClose}>

@@ -36,11 +36,11 @@ export class RestError extends Error {
 export const path = (...parts) => "/" + parts.map((part) => encodeURIComponent(part)).join("/");
 
 /** Asks a path of the server, and gives its JSON, or its text. */
-export async function ask(where, { method = "GET", body, signal, token } = {}) {
+export async function ask(where, { method = "GET", body, form, signal, token } = {}) {
   const headers = { Authorization: `Bearer ${token ?? sessionStorage.getItem(TOKEN) ?? ""}` };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const url = new URL(where.replace(/^\/+/, ""), document.baseURI);
-  const content = body === undefined ? undefined : JSON.stringify(body);
+  const content = form ?? (body === undefined ? undefined : JSON.stringify(body));
   let response;
   try {
     response = await fetch(url, { method, headers, body: content, signal, credentials: "omit", redirect: "error" });

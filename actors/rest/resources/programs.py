@@ -1,0 +1,319 @@
+"""Programs that are uploaded and run: their main() runs beside this head, and submits its jobs to the cluster.
+
+A program is run as ``headrace run --detached --target session`` runs it, in a process of its own: whatever it does, the
+head goes on. Running one takes its time, so it is begun and followed by an id, which Flink's ``/jars/:jarid/run`` does
+not need, as it waits; the jobs that it submits outlive it, and this head. What it prints is told.
+
+Source: Flink's ``JarUploadHandler``, ``JarListHandler``, ``JarRunHandler``, ``JarDeleteHandler``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from headrace.engine.errors import HeadraceError
+from headrace.engine.kernel.rest_settings import RestSettings
+from headrace.state.credentials import masked
+from headrace.state.files.filesystem import absolute_uri
+from headrace.state.reading.program_pickles import FOLDER_VARIABLE
+
+from .operations import COMPLETED, IN_PROGRESS
+from .program_files import ProgramFile, ProgramStore, checked_program, entry_of, file_in_form, unpack
+from .routes import Answer, RestError, RestRequest
+
+__all__ = ["ProgramPlace", "Programs", "own_folder", "session_command"]
+
+MOST_RUNS = 4
+"""Programs whose main() runs at the same time: each is a Python process."""
+
+RUN_TIMEOUT_S = 900.0
+"""A main() that has not ended by then is ended: it is to submit jobs, not to be one."""
+
+MOST_LINES = 200
+"""Of what it has printed; the newest."""
+
+MOST_CHARACTERS = 500
+"""Of a line."""
+
+MOST_ARGUMENTS = 100
+KILL_AFTER_S = 5.0
+
+_SUBMITTED = re.compile(r"submitted ([0-9a-f]{32}) \(")
+_RESTORE_MODES = ("NO_CLAIM", "CLAIM")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlace:
+    """Where the programs of a cluster are kept, and how they are run.
+
+    Attributes:
+        directory: Gives a path or a URI, which all heads see.
+        command: Gives what runs a program on the cluster, up to its options. Both are called in the head's process.
+    """
+
+    directory: Callable[[], str]
+    command: Callable[[], Sequence[str]]
+
+
+@dataclass(slots=True)
+class _Run:
+    """A main() that runs, or has."""
+
+    program: str
+    process: subprocess.Popen[bytes] | None = None
+    jobs: list[str] = field(default_factory=list)
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
+    # None while it runs; else when it ended (monotonic seconds), and how.
+    ended_s: float | None = None
+    status: int = 0
+    problem: str = ""
+
+
+class Programs:
+    """Answers what is about programs.
+
+    Args:
+        settings: The server's.
+        place: Of the cluster; None if programs cannot be run on it.
+    """
+
+    def __init__(self, settings: RestSettings, place: ProgramPlace | None) -> None:
+        self._is_enabled = settings.allows_submit
+        self._max_bytes = settings.max_program_bytes
+        self._store_s = settings.store_duration_ms / 1_000
+        self._place = place
+        self._lock = threading.Lock()
+        self._runs: dict[str, _Run] = {}
+
+    @property
+    def is_there(self) -> bool:
+        """Whether programs can be submitted here at all."""
+        return self._is_enabled and self._place is not None
+
+    def close(self) -> None:
+        """End what runs; its jobs go on."""
+        with self._lock:
+            processes = [run.process for run in self._runs.values() if run.ended_s is None and run.process is not None]
+        for process in processes:
+            _end(process)
+
+    # -------------------------------------------------------------------------------------------------------- programs
+    def upload(self, request: RestRequest) -> Any:
+        """Keep a program: a form of one file."""
+        store = self._store()
+        name, content = file_in_form(request.content, request.content_type)
+        kept = store.add(checked_program(name, content, self._max_bytes), content)
+        return {"filename": kept.id, "status": "success"}
+
+    def all(self, _request: RestRequest) -> Any:
+        """The programs that are kept, newest first."""
+        return {"files": [_as_json(one) for one in self._store().all()]}
+
+    def delete(self, request: RestRequest) -> Any:
+        """Forget a program."""
+        self._store().delete(request.path["jarid"])
+        return {}
+
+    def _store(self) -> ProgramStore:
+        if not self._is_enabled:
+            raise RestError(403, "programs are not taken by this cluster: web.submit.enable is false")
+        if self._place is None:
+            message = "this cluster is within one program, which no other one can join"
+            raise RestError(409, f"{message}; 'headrace cluster start' starts one that takes programs")
+        return ProgramStore(self._place.directory())
+
+    # ------------------------------------------------------------------------------------------------------------- runs
+    def run(self, request: RestRequest) -> Answer:
+        """Run a program's main(), which submits its jobs to this cluster."""
+        name, content = self._store().read(request.path["jarid"], self._max_bytes)
+        options, arguments = _options(request), _arguments(request)
+        run = _Run(request.path["jarid"])
+        trigger = uuid.uuid4().hex
+        with self._lock:
+            self._forget()
+            if sum(one.ended_s is None for one in self._runs.values()) >= MOST_RUNS:
+                raise RestError(503, f"{MOST_RUNS} programs are being run; ask again later")
+            self._runs[trigger] = run
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="headrace-program-"))  # of this user alone
+            try:
+                file = self._put(name, content, folder, request.body.get("entryClass"))
+                self._begin(run, folder, [*options, str(file), *arguments])
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+        except BaseException:
+            with self._lock:
+                del self._runs[trigger]
+            raise
+        return Answer({"request-id": trigger}, 202)
+
+    def _put(self, name: str, content: bytes, folder: Path, entry: str | None) -> Path:
+        if not name.endswith(".zip"):
+            if entry is not None:
+                raise RestError(400, "entryClass names a file of a zip; this program is a single file")
+            (folder / name).write_bytes(content)
+            return folder / name
+        names = unpack(content, folder, self._max_bytes)
+        return folder / entry_of(names, entry, name)
+
+    def _begin(self, run: _Run, folder: Path, arguments: Sequence[str]) -> None:
+        assert self._place is not None
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", FOLDER_VARIABLE: str(folder)}
+        environment.pop("PYTHONSAFEPATH", None)
+        run.process = subprocess.Popen(
+            [*self._place.command(), *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._follow, args=(run, folder), name="headrace-program", daemon=True).start()
+
+    def _follow(self, run: _Run, folder: Path) -> None:
+        process = run.process
+        assert process is not None
+        assert process.stdout is not None
+        timer = threading.Timer(RUN_TIMEOUT_S, _time_out, (run, process))
+        timer.daemon = True
+        timer.start()
+        try:
+            while line := process.stdout.readline(1 << 16):
+                text = line.decode("utf-8", "replace").rstrip("\r\n")
+                found = _SUBMITTED.match(text)
+                if found is not None and len(run.jobs) < MOST_LINES:
+                    run.jobs.append(found[1])
+                run.lines.append(masked(text[:MOST_CHARACTERS]))
+            run.status = process.wait()
+        finally:
+            timer.cancel()
+            process.stdout.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            run.ended_s = time.monotonic()
+
+    def run_status(self, request: RestRequest) -> Any:
+        """How the run of a program stands that this head has begun."""
+        with self._lock:
+            self._forget()
+            run = self._runs.get(request.path["triggerid"])
+        if run is None or run.program != request.path["jarid"]:
+            raise RestError(404, "this head has begun no such run, or does not remember it")
+        told: dict[str, Any] = {"jobids": list(run.jobs), "output": list(run.lines)}
+        if run.ended_s is None:
+            return {"status": IN_PROGRESS, "operation": told}
+        problem = run.problem
+        if not problem and run.status:
+            problem = f"the program has ended with status {run.status}"
+        elif not problem and not run.jobs:
+            problem = "the program has ended without submitting a job"
+        if problem:
+            text = "\n".join([problem, *run.lines])
+            told |= {"failure-cause": {"class": "ProgramFailed", "stack-trace": text}}
+        elif run.jobs:
+            told["jobid"] = run.jobs[0]
+        return {"status": COMPLETED, "operation": told}
+
+    def _forget(self) -> None:
+        until = time.monotonic() - self._store_s
+        over = [key for key, one in self._runs.items() if one.ended_s is not None and one.ended_s < until]
+        for key in over:
+            del self._runs[key]
+
+
+def _as_json(one: ProgramFile) -> dict[str, Any]:
+    return {"id": one.id, "name": one.name, "uploaded": one.uploaded_ms, "size": one.num_bytes}
+
+
+def _options(request: RestRequest) -> list[str]:
+    """What ``headrace run`` is told.
+
+    Raises:
+        RestError: 400 if a value is none.
+    """
+    body = request.body
+    options: list[str] = []
+    parallelism = body.get("parallelism")
+    if parallelism is not None:
+        if not 1 <= parallelism <= 1 << 15:
+            raise RestError(400, "parallelism must be from 1 to 32,768")
+        options += ["--parallelism", str(parallelism)]
+    place = body.get("savepointPath")
+    if place is None:
+        if body.get("allowNonRestoredState") or body.get("claimMode"):
+            raise RestError(400, "allowNonRestoredState and claimMode need a savepointPath")
+        return options
+    try:
+        options.append(f"--from-savepoint={absolute_uri(place)}")
+    except (HeadraceError, ValueError) as error:
+        raise RestError(400, f"savepointPath: {error}") from error
+    if body.get("allowNonRestoredState"):
+        options.append("--allow-non-restored-state")
+    if body.get("claimMode"):
+        options.append(f"--restore-mode={body['claimMode'].lower()}")
+    return options
+
+
+def _arguments(request: RestRequest) -> list[str]:
+    arguments = request.body.get("programArgsList") or []
+    if len(arguments) > MOST_ARGUMENTS:
+        raise RestError(400, f"{len(arguments):,} arguments; {MOST_ARGUMENTS} are allowed")
+    for one in arguments:
+        if not isinstance(one, str) or "\0" in one:
+            raise RestError(400, "programArgsList is a list of texts")
+    return list(arguments)
+
+
+def _time_out(run: _Run, process: subprocess.Popen[bytes]) -> None:
+    run.problem = f"the program's main() did not end within {RUN_TIMEOUT_S:g} s, and was ended"
+    _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program and what it has begun."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_AFTER_S)
+            return
+
+
+def own_folder(cluster: str) -> str:
+    """Return the folder for the programs of a cluster on this machine, of this user alone.
+
+    Raises:
+        RestError: 409 if somebody else has made it.
+    """
+    base = Path(tempfile.gettempdir()) / f"headrace-programs-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    found = base.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise RestError(409, "the folder for programs on the head's machine is not of this user alone")
+    folder = base / (quote(cluster, safe="").replace(".", "%2E") or "_")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return str(folder)
+
+
+def session_command(cluster: str, address: str) -> list[str]:
+    """Return what runs a program on a cluster of this Ray, up to its options."""
+    where = ["--address", address, "--target", "session", "--cluster-id", cluster]
+    return [sys.executable, "-m", "headrace.cli", "run", "--detached", *where]
