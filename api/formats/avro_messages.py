@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
@@ -24,7 +23,7 @@ from headrace.engine.errors import ConfigurationError, TypeMismatchError
 from headrace.state.values.serde import columns_from_rows, rows_from_columns
 
 from .contract import columns_to_write
-from .messages import BadMessage, Decoded, MessageFormat
+from .row_messages import RowMessages
 from .schema_registry import SchemaRegistry
 from .schemas import schema_of
 
@@ -34,7 +33,7 @@ _MAX_SCHEMAS = 1_000
 """So many parsed schemas are kept; more are forgotten, and parsed again."""
 
 
-class AvroMessages(MessageFormat):
+class AvroMessages(RowMessages):
     """An Avro datum a message.
 
     Args:
@@ -45,8 +44,6 @@ class AvroMessages(MessageFormat):
     Raises:
         ConfigurationError: If a column's type has none in Avro, or the schema is none.
     """
-
-    schema: pa.Schema
 
     def __init__(
         self,
@@ -72,29 +69,6 @@ class AvroMessages(MessageFormat):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_parsed": {}}
 
-    def decode(self, messages: Sequence[bytes]) -> Decoded:
-        """Make records of messages.
-
-        Raises:
-            ExternalError: If the registry does not answer.
-        """
-        rows: list[dict[str, Any]] = []
-        good: list[int] = []
-        bad: list[BadMessage] = []
-        for place, message in enumerate(messages):
-            row = self._row(message)
-            if isinstance(row, str):
-                bad.append(BadMessage(place, message, row))
-            else:
-                rows.append(row)
-                good.append(place)
-        columns, misfits = self._columns(rows)
-        if misfits:
-            bad += [BadMessage(good[row], messages[good[row]], cause) for row, cause in misfits.items()]
-            bad.sort(key=lambda one: one.index)
-            good = [place for row, place in enumerate(good) if row not in misfits]
-        return Decoded(Batch.of_columns(columns), np.array(good, np.intp), bad)
-
     def _row(self, message: bytes) -> dict[str, Any] | str:
         """A message's fields, or why it has none."""
         text: str | None = self._written
@@ -112,19 +86,6 @@ class AvroMessages(MessageFormat):
         if stream.tell() != len(message):
             return f"{len(message) - stream.tell()} bytes are left behind it"
         return row if isinstance(row, dict) else f"it is {type(row).__name__}, no record"
-
-    def _columns(self, rows: list[dict[str, Any]]) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Rows as columns, without those that do not fit, and why these do not."""
-        try:
-            return self._cast(rows), {}
-        except (TypeMismatchError, pa.ArrowInvalid):
-            misfits: dict[int, str] = {}
-        for number, row in enumerate(rows):
-            try:
-                self._cast([row])
-            except (TypeMismatchError, pa.ArrowInvalid) as error:
-                misfits[number] = str(error)
-        return self._cast([row for number, row in enumerate(rows) if number not in misfits]), misfits
 
     def _cast(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
         named = [{name: row.get(name) for name in self.schema.names} for row in rows]

@@ -59,11 +59,20 @@ class SchemaRegistry:
             ValueError: If the message has no head.
             ExternalError: If the registry does not answer.
         """
+        number, rest = self.number_of(message)
+        return number, self._text_of(number), rest
+
+    @staticmethod
+    def number_of(message: bytes) -> tuple[int, bytes]:
+        """Return the number of a message's schema, and the message without its head.
+
+        Raises:
+            ValueError: If the message has no head.
+        """
         if len(message) < _HEAD.size or message[0] != 0:
             text = "it does not begin with the number of a schema"
             raise ValueError(text)
-        number = _HEAD.unpack_from(message)[1]
-        return number, self._text_of(number), message[_HEAD.size :]
+        return _HEAD.unpack_from(message)[1], message[_HEAD.size :]
 
     def _text_of(self, number: int) -> str | None:
         client = self._connected()
@@ -75,8 +84,13 @@ class SchemaRegistry:
             what = f"does not say what schema {number} is"
             raise self._failed(what, error) from error
 
-    def head_of(self, schema: str) -> bytes:
-        """Return what messages of an Avro schema begin with; the registry knows it then.
+    def head_of(self, schema: str, kind: str = "AVRO", needed: Mapping[str, str] = {}) -> bytes:
+        """Return what messages of a schema begin with; the registry knows it then.
+
+        Args:
+            schema: The schema, as the registry keeps it.
+            kind: ``AVRO`` or ``PROTOBUF``.
+            needed: Schemas that it refers to, by the names that it calls them, each behind what it needs itself.
 
         Raises:
             ConfigurationError: If there is no subject, or the registry refuses the schema.
@@ -86,16 +100,27 @@ class SchemaRegistry:
             if self._subject is None:
                 message = "the subject must be named under which the schema of what is written is registered"
                 raise ConfigurationError(message)
-            client, registered = self._connected(), _library().Schema(schema, "AVRO")
-            try:
-                self._written = client.register_schema(self._subject, registered)
-            except Exception as error:  # its HTTP library has errors of its own
-                if getattr(error, "http_status_code", 0) in _REFUSALS:
-                    message = f"the schema registry refuses the schema for subject {self._subject!r}: {error}"
-                    raise ConfigurationError(message) from error
-                what = f"does not take a schema for {self._subject!r}"
-                raise self._failed(what, error) from error
+            references: list[Any] = []
+            for name, text in needed.items():
+                self._register(name, text, kind, references)
+                version = self._asked(name, "lookup_schema", _library().Schema(text, kind, list(references))).version
+                references.append(_library().SchemaReference(name, name, version))
+            self._written = self._register(self._subject, schema, kind, references)
         return _HEAD.pack(0, self._written)
+
+    def _register(self, subject: str, schema: str, kind: str, references: list[Any]) -> int:
+        return int(self._asked(subject, "register_schema", _library().Schema(schema, kind, list(references))))
+
+    def _asked(self, subject: str, what: str, schema: Any) -> Any:
+        """Have the client do something with a schema."""
+        try:
+            return getattr(self._connected(), what)(subject, schema)
+        except Exception as error:  # its HTTP library has errors of its own
+            if getattr(error, "http_status_code", 0) in _REFUSALS:
+                message = f"the schema registry refuses the schema for subject {subject!r}: {error}"
+                raise ConfigurationError(message) from error
+            reason = f"does not take a schema for {subject!r}"
+            raise self._failed(reason, error) from error
 
     def _connected(self) -> Any:
         if self._client is None:

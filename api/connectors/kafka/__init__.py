@@ -8,6 +8,7 @@ May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start readi
 from ...formats.avro_messages import AvroMessages
 from ...formats.change_messages import DebeziumMessages
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from ...formats.protobuf_messages import ProtobufMessages
 from ...formats.schema_registry import SchemaRegistry
 from .offsets import KafkaOffsets
 from .sink import KafkaSink
@@ -23,6 +24,7 @@ __all__ = [
     "KafkaSink",
     "KafkaSource",
     "MessageFormat",
+    "ProtobufMessages",
     "SchemaRegistry",
     "TextMessages",
 ]

@@ -56,6 +56,9 @@ class _Delivery:
             raise ConfigurationError(message)
         staging = options.choice("sink.staging", ("checkpoint", "transaction"), "checkpoint")
         timeout_ms = options.take("properties.transaction.timeout.ms", int)
+        if prefix is None and (staging == "transaction" or timeout_ms is not None):
+            message = "there are transactions with 'sink.delivery-guarantee' = 'exactly-once' only"
+            raise ConfigurationError(message)
         return cls(prefix, "transaction" if staging == "transaction" else "checkpoint", timeout_ms)
 
     def sink(self, servers: str, topic: str, **arguments: Any) -> KafkaSink:
@@ -95,7 +98,8 @@ class KafkaTable(_Topics):
 
     Options: ``topic``, ``topic-pattern``, ``properties.bootstrap.servers``, ``properties.group.id`` and others of the
     client, ``format`` (json, csv, raw, avro, avro-confluent with ``avro-confluent.url``, ``.subject``,
-    ``.basic-auth.user-info``, ``.properties.*``; debezium-json, whose messages say what becomes of rows),
+    ``.basic-auth.user-info``, ``.properties.*``; protobuf, protobuf-confluent with ``.message-class-name``,
+    ``.read-default-values`` and what avro-confluent has; debezium-json, whose messages say what becomes of rows),
     ``key.fields``, ``scan.startup.*``, ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``,
     ``json.ignore-parse-errors``, ``debezium-json.ignore-parse-errors``, ``debezium-json.schema-include``,
     ``csv.field-delimiter``, ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``, ``sink.staging``.

@@ -12,12 +12,13 @@ from headrace.engine.errors import ConfigurationError
 from ...formats.avro_messages import AvroMessages
 from ...formats.change_messages import DebeziumMessages
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from ...formats.protobuf_messages import ProtobufMessages
 from ...formats.schema_registry import SchemaRegistry
 from .contract import Options
 
 __all__ = ["FORMATS", "KIND_COLUMN", "OF_CHANGES", "format_of", "raw_format"]
 
-FORMATS = ("json", "csv", "raw", "avro", "avro-confluent")
+FORMATS = ("json", "csv", "raw", "avro", "avro-confluent", "protobuf", "protobuf-confluent")
 OF_CHANGES = "debezium-json"
 KIND_COLUMN = "$op"
 """The column in which changes on their way out say what they are."""
@@ -43,6 +44,12 @@ def format_of(
         return AvroMessages(schema)
     if name == "avro-confluent":
         return AvroMessages(schema, _registry_of(options, option.replace("format", name), subject))
+    if name in ("protobuf", "protobuf-confluent"):
+        prefix = option.replace("format", name)
+        kind = options.need(f"{prefix}.message-class-name")
+        reads_defaults = options.take(f"{prefix}.read-default-values", Options.boolean, default=False)
+        registry = _registry_of(options, prefix, subject) if name == "protobuf-confluent" else None
+        return ProtobufMessages(kind, schema, registry, reads_defaults=reads_defaults)
     if name == OF_CHANGES:
         has_schema = options.take(f"{OF_CHANGES}.schema-include", Options.boolean, default=False)
         return DebeziumMessages(schema, has_schema=has_schema, kind_column=KIND_COLUMN)
