@@ -83,8 +83,10 @@ def watched_job() -> Iterator[tuple[list[Task], Looker]]:
         (address,) = env._cluster.rest_addresses()
         looker = Looker(address.url, address.tokens.read, client.get_job_id())
         try:
+            while not (tasks := [one for one in gc.get_objects() if isinstance(one, Task)]) or num_read(tasks) == 0:
+                time.sleep(0.5)
             run_for(2.0)
-            yield [one for one in gc.get_objects() if isinstance(one, Task)], looker
+            yield tasks, looker
         finally:
             looker.close()
             client.cancel()
