@@ -37,6 +37,7 @@ __all__ = [
     "num_blocks",
     "part",
     "planted",
+    "seeds",
 ]
 
 EVERY_RUN = "headrace"
@@ -67,6 +68,13 @@ def blocks(in_every_run: int, in_a_campaign: int) -> list[Any]:
     """Numbers of the blocks of seeds of a test, from 0 on; those from ``in_every_run`` on are for campaigns."""
     in_all = num_blocks(in_every_run, in_a_campaign)
     return [*range(in_every_run), *(campaign(block) for block in range(in_every_run, in_all))]
+
+
+def seeds(block: int, number: int, first: int = 0) -> range:
+    """The seeds of a block: so many; block 0, which is in every run, has a third of them, block 1 the rest."""
+    few = first - (-number // 3)
+    start = first + number * block
+    return range(few if block == 1 else start, few if block == 0 else start + number)
 
 
 def planted(names: Iterable[str], slow: Collection[str]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from campaigns import in_part, part
+from campaigns import in_part, part, seeds
 
 
 class Item:
@@ -39,3 +39,10 @@ def test_parts_are_counted_from_one():
     for text in ("0/2", "3/2", "1", "a/b", "1/0"):
         with pytest.raises(pytest.UsageError, match="a part is given as 1/2"):
             part(text)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 20])
+def test_each_seed_is_in_one_block_and_the_first_block_is_short(number):
+    blocks = [seeds(block, number, first=1_000) for block in range(4)]
+    assert [seed for block in blocks for seed in block] == list(range(1_000, 1_000 + 4 * number))
+    assert len(blocks[0]) == (number + 2) // 3

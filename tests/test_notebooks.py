@@ -41,6 +41,7 @@ def test_a_first_job(tmp_path):
     assert not [output for output in outputs if output.output_type == "error"]
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore")
 def test_event_time(tmp_path):
     notebook = executed("02-event-time.ipynb", tmp_path)
@@ -50,6 +51,7 @@ def test_event_time(tmp_path):
     assert "some are missing: True\n" in results_of(notebook)
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore")
 def test_state(tmp_path):
     notebook = executed("03-state.ipynb", tmp_path)
@@ -59,6 +61,7 @@ def test_state(tmp_path):
     assert live.count("<tr>") == 9, "a head and the newest eight"
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore")
 def test_exactly_once(tmp_path):
     notebook = executed("04-exactly-once.ipynb", tmp_path)
@@ -72,6 +75,7 @@ def test_exactly_once(tmp_path):
     assert "1 restart" in progress
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore")
 def test_flights_batch_and_stream(tmp_path):
     notebook = executed("05-batch-and-stream.ipynb", tmp_path)

@@ -25,6 +25,7 @@ def test_a_verb_gives_what_plain_python_gives(name, pair, parallelism, optimize)
 
 
 @pytest.mark.parametrize("name", VERBS)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("empty", [(), (0,), (1,), (0, 1)])
 def test_a_verb_of_nothing(name, empty):
     from verbs_oracle import random_tables

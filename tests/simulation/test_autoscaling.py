@@ -20,7 +20,7 @@ def test_a_load_that_doubles_and_falls_is_followed():
     assert all(rescale.ended_ms is not None and not rescale.error for rescale in run.view.rescales[:-1])
 
 
-@pytest.mark.parametrize("block", blocks(in_every_run=1, in_a_campaign=30))
+@pytest.mark.parametrize("block", blocks(in_every_run=0, in_a_campaign=30))
 def test_under_random_kills_nothing_is_lost_or_doubled(block):
     seed = block + 1
     run = run_autoscaled(seed, draw_faults(seed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from campaigns import blocks, campaign
+from campaigns import blocks, campaign, seeds
 from simulation.batches import BATCH_MUTANTS, run_batch_seed
 from simulation.planted import caught_by
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 10))
 def test_committed_output_equals_the_reference(block: int) -> None:
-    for seed in range(10 * block, 10 * block + 10):
+    for seed in seeds(block, 10):
         outcome = run_batch_seed(seed)
         assert outcome.checkpoints <= 1 + outcome.restarts
 

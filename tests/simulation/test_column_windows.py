@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.column_windows import COLUMN_WINDOWS, sessions_on_columns
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
@@ -25,25 +25,25 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 12))
 def test_nothing_is_lost_or_doubled(block: int) -> None:
-    for seed in range(4 * block, 4 * block + 4):
+    for seed in seeds(block, 4):
         run_seed(seed, shapes=COLUMN_WINDOWS)
 
 
 @pytest.mark.parametrize("block", blocks(1, 4))
 def test_nor_on_rocksdb(on_rocksdb: Callable[[Any], Any], block: int) -> None:
-    for seed in range(1_000 + 4 * block, 1_004 + 4 * block):
+    for seed in seeds(block, 4, first=1_000):
         run_seed(seed, shapes=COLUMN_WINDOWS, mutate=on_rocksdb)
 
 
 @pytest.mark.parametrize("block", blocks(1, 4))
 def test_nor_if_the_job_is_rescaled_meanwhile(block: int) -> None:
-    for seed in range(4 * block, 4 * block + 4):
+    for seed in seeds(block, 4):
         run_rescale_seed(seed, shapes=COLUMN_WINDOWS)
 
 
 @pytest.mark.parametrize("block", blocks(1, 4))
 def test_nor_if_it_goes_on_from_an_unaligned_checkpoint(block: int) -> None:
-    for seed in range(4 * block, 4 * block + 4):
+    for seed in seeds(block, 4):
         run_cut_off_seed(seed, COLUMN_WINDOWS)
 
 

@@ -6,7 +6,7 @@ Families: crash, and mutation.
 from __future__ import annotations
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.ends import END_MUTANTS, HEAD_POINTS, JOB_POINTS, end_with_a_kill, is_caught
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("block", blocks(1, 4))
 @pytest.mark.sampled(4)
 def test_nothing_stays_behind_whoever_dies(point: str, block: int) -> None:
-    for seed in range(3 * block, 3 * block + 3):
+    for seed in seeds(block, 3):
         end_with_a_kill(point, seed)
 
 

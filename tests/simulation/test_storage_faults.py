@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_no_failure_of_the_store_loses_or_doubles_anything() -> None:
-    num_struck = sum(run_storage_seed(seed)[1].total() for seed in range(20))  # `storage_faults.py` has the others
-    assert num_struck > 50
+    num_struck = sum(run_storage_seed(seed)[1].total() for seed in range(8))  # `storage_faults.py` has the others
+    assert num_struck > 20
 
 
 @pytest.mark.campaign

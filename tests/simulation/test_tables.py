@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.batches import as_batch
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 8))
 def test_every_version_is_one_checkpoint(block: int) -> None:
-    for seed in range(8 * block, 8 * block + 8):
+    for seed in seeds(block, 8):
         run_seed(seed, shapes=GLOBAL)
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.planted import caught_by
 from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
@@ -42,19 +42,19 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("block", blocks(1, 12))
 def test_each_row_is_given_once_with_what_plain_loops_give(block: int) -> None:
-    for seed in range(5 * block, 5 * block + 5):
+    for seed in seeds(block, 5):
         run_seed(seed, shapes=TIMED)
 
 
 @pytest.mark.parametrize("block", blocks(1, 8))
 def test_rows_come_in_order_and_those_that_expire_once(block: int) -> None:
-    for seed in range(5 * block, 5 * block + 5):
+    for seed in seeds(block, 5):
         run_seed(seed, shapes=LATER)
 
 
 @pytest.mark.parametrize("block", blocks(1, 5))
 def test_and_so_they_do_on_rocksdb_and_rescaled(on_rocksdb: Callable[[Any], Any], block: int) -> None:
-    for seed in range(2_000 + 3 * block, 2_003 + 3 * block):
+    for seed in seeds(block, 3, first=2_000):
         run_seed(seed, shapes=LATER, mutate=on_rocksdb)
         run_rescale_seed(seed, shapes=LATER)
         run_cut_off_seed(seed, LATER)
@@ -62,7 +62,7 @@ def test_and_so_they_do_on_rocksdb_and_rescaled(on_rocksdb: Callable[[Any], Any]
 
 @pytest.mark.parametrize("block", blocks(1, 5))
 def test_and_so_it_is_on_rocksdb(on_rocksdb: Callable[[Any], Any], block: int) -> None:
-    for seed in range(1_000 + 5 * block, 1_005 + 5 * block):
+    for seed in seeds(block, 5, first=1_000):
         run_seed(seed, shapes=TIMED, mutate=on_rocksdb)
 
 
@@ -73,7 +73,7 @@ def test_and_if_the_job_is_rescaled_meanwhile(block: int) -> None:
 
 @pytest.mark.parametrize("block", blocks(1, 5))
 def test_and_if_it_goes_on_from_an_unaligned_checkpoint(block: int) -> None:
-    for seed in range(4 * block, 4 * block + 4):
+    for seed in seeds(block, 4):
         run_cut_off_seed(seed, TIMED)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.planted import caught_by
 from simulation.simulator import run_seed
 from simulation.transactions import TRANSACTIONS, Ledger, LedgerWriter, expiring
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 15))
 def test_committed_output_equals_the_reference(block: int) -> None:
-    for seed in range(10 * block, 10 * block + 10):
+    for seed in seeds(block, 10):
         run_seed(seed, shapes=TRANSACTIONS)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.ordered_exchanges import ORDERED
 from simulation.unaligned import run_cut_off_seed
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 9))
 def test_what_was_in_flight_is_processed_once_and_in_order(block: int) -> None:
-    runs = [run_cut_off_seed(seed) for seed in range(8 * block, 8 * block + 8)]
+    runs = [run_cut_off_seed(seed) for seed in seeds(block, 8)]
     restored = Counter(run.in_flight is not None and run.in_flight > 0 for run in runs)
     assert restored[True] > 0, "hardly anything was in flight"
 

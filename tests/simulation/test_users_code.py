@@ -6,7 +6,7 @@ Families: crash, and mutation.
 from __future__ import annotations
 
 import pytest
-from campaigns import blocks
+from campaigns import blocks, seeds
 from simulation.users_code import USERS_MUTANTS, is_caught, run_users_seed
 
 pytestmark = pytest.mark.slow
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("block", blocks(1, 6))
 def test_results_are_exact_whatever_functions_raise_or_change(block: int) -> None:
-    for seed in range(10 * block, 10 * block + 10):
+    for seed in seeds(block, 10):
         run_users_seed(seed)
 
 

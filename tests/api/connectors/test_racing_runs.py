@@ -172,7 +172,7 @@ def test_of_jobs_that_overwrite_one_directory_together_exactly_one_has_it(seed, 
     MemoryFileSystem.forget("racing")
 
 
-ROUNDS, PROCESSES, COUNT = 3, 3, 60
+ROUNDS, PROCESSES, COUNT = 3, 2, 60
 JOB = """
 import os, sys, time
 from headrace import JobFailedError, StreamExecutionEnvironment

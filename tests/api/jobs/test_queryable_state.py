@@ -152,6 +152,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("consistency", ["live", "checkpoint"])
 @pytest.mark.parametrize("state", sorted(EXPECTED))
+@pytest.mark.sampled(3)
 def test_values_come_in_the_order_asked(client, state, consistency):
     table = client.query_state("answering", state, KEYS, consistency=consistency)
     assert table.column_names == ["key", "found", "value"]

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 import pytest
+from campaigns import campaign
 from kafka_server import kafka_server  # noqa: F401 - a fixture
 
 from headrace.engine.errors import HeadraceError
@@ -104,7 +105,7 @@ def upserts(kafka_server, key_format):  # noqa: F811
     return topic, [row for row in alive.values() if row is not None]
 
 
-@pytest.mark.parametrize(("key_format", "backend"), [("raw", "hashmap"), ("json", "rocksdb")])
+@pytest.mark.parametrize(("key_format", "backend"), [campaign("raw", "hashmap"), ("json", "rocksdb")])
 def test_a_topic_of_upserts_is_a_table(key_format, backend, kafka_server, tmp_path):  # noqa: F811
     topic, alive = upserts(kafka_server, key_format)
     t = TableEnvironment.create(parallelism=3, actor_system="local")

@@ -65,6 +65,7 @@ def plan_of(query, *statements):
 
 
 @pytest.mark.parametrize("query", [*WHOLE, *APART])
+@pytest.mark.sampled(3)
 def test_one_join_gives_what_many_give(query):
     expected = by_duckdb(query, TABLES)
     assert streaming(query, parallelism=3, rows=3) == expected

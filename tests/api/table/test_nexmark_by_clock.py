@@ -93,6 +93,7 @@ class Program:
         return env, job
 
 
+@pytest.mark.campaign
 def test_both_go_on_through_failures_and_at_another_parallelism(tmp_path):
     program = Program(tmp_path)
     env, job = program.submitted(2)

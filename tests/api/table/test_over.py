@@ -129,6 +129,7 @@ def test_batch_gives_what_duckdb_gives(calls, window):
 
 
 @pytest.mark.parametrize(("calls", "window"), IN_ANY_MODE)
+@pytest.mark.sampled(3)
 def test_a_stream_gives_what_batch_gives(calls, window):
     table = table_of(SAMPLE, unique="ROWS" in window or calls is NEIGHBOURS)
     query = query_of(calls, window)

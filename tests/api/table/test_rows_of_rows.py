@@ -124,7 +124,8 @@ def test_a_table_function_that_fails_is_told(mode):
 
 @pytest.mark.parametrize("mode", ["batch", "streaming"])
 def test_rows_go_into_columns_by_the_places_of_their_fields(mode, tmp_path):
-    t = TableEnvironment.create(mode=mode, parallelism=1)
+    options = {"actor_system": "local"} if mode == "streaming" else {}
+    t = TableEnvironment.create(mode=mode, parallelism=1, **options)
     t.execute_sql(f"""
         CREATE TABLE t (n BIGINT, r ROW<x DOUBLE, s STRING>, l ARRAY<ROW<y BIGINT>>, m MAP<STRING, ROW<z BIGINT>>)
         WITH ('connector' = 'filesystem', 'path' = '{tmp_path}/t', 'format' = 'parquet')

@@ -11,6 +11,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from campaigns import campaign
 from query_generator import QueryGenerator, random_rows
 from query_kit import FailsNowAndThen, by_duckdb, in_small_batches, multiset, tables_of, with_tables
 
@@ -28,7 +29,7 @@ def environment(mode, **options):
     return TableEnvironment.create(mode=mode, **{"parallelism": 3, **chosen})
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [campaign(0), campaign(1), 2, campaign(3)])
 @pytest.mark.parametrize("mode", ["streaming", "batch"])
 def test_a_query_that_is_read_twice_gives_its_rows_twice(mode, block):
     for number in range(4):
@@ -99,7 +100,7 @@ def test_two_functions_of_one_name_stay_two():
     assert Counter(rows["x"].to_pylist()) == Counter([2, 2, 3, 4, 4, 4, 101, 101, 102, 103, 103, 103])
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("backend", [campaign("heap"), "rocksdb"])
 def test_what_is_shared_goes_on_through_failures(tmp_path, backend):
     rows = pa.table({"k": [i % 7 for i in range(400)], "v": list(range(400))})
     expected = Counter()

@@ -24,7 +24,7 @@ def query_of(block, number):
     return StreamQueryGenerator(f"block {block}/{number}").query()
 
 
-@pytest.mark.parametrize("block", blocks(3, 20))
+@pytest.mark.parametrize("block", blocks(1, 20))
 @pytest.mark.sampled(4)
 def test_streams_give_what_batch_mode_gives(tmp_path, block):
     folders = [write_streams(tmp_path / f"{cut}", f"block {block}", cut) for cut in (0, 1)]

@@ -18,7 +18,7 @@ import operator_harness
 import pyarrow as pa
 import pytest
 from aggregate_kit import aggregate_of
-from campaigns import blocks
+from campaigns import blocks, seeds
 from changelog_kit import (
     BACKENDS,
     KEYS,
@@ -144,7 +144,7 @@ def test_what_is_out_is_the_aggregate_of_what_remains(seed, backend, monkeypatch
 
 @pytest.mark.parametrize("block", blocks(1, 12))
 def test_two_phases_are_one(block, monkeypatch):
-    for seed in range(8 * block, 8 * block + 8):
+    for seed in seeds(block, 8):
         run_query(seed, BACKENDS[(0, 2, 0, 1)[seed % 4]], monkeypatch, folds=True)
         monkeypatch.undo()
 
@@ -194,7 +194,7 @@ def run_lists(seed, backend, monkeypatch):
 
 @pytest.mark.parametrize("block", blocks(1, 12))
 def test_lists_are_of_what_remains_in_order(block, monkeypatch):
-    for seed in range(3 * block, 3 * block + 3):
+    for seed in seeds(block, 3):
         run_lists(seed, BACKENDS[(0, 2, 0, 1)[seed % 4]], monkeypatch)
         monkeypatch.undo()
 

@@ -27,13 +27,13 @@ campaign = corruption_campaign.campaign
 
 @pytest.mark.parametrize("backend", [pytest.param("heap", marks=pytest.mark.campaign), "rocksdb"])
 def test_damage_is_found_before_the_first_record(backend, tmp_path):
-    tally, misses, covered = campaign(backend, 60, 7, tmp_path)
+    tally, misses, covered = campaign(backend, 24, 7, tmp_path)
     assert misses == []
     assert tally["missed"] == 0
-    assert tally["detected"] > 15
-    assert tally["fell back"] > 10
-    assert tally["harmless"] > 10
-    assert sum(covered.values()) > 40
+    assert tally["detected"] > 5
+    assert tally["fell back"] > 3
+    assert tally["harmless"] > 3
+    assert sum(covered.values()) > 15
 
 
 @pytest.mark.parametrize("backend", planted(["heap", "rocksdb"], {"heap"}))
