@@ -24,7 +24,7 @@ from free_ports import free_port
 from zookeeper_server import java
 
 VERSION = "4.1.0"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 FETCH_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 10
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"

@@ -316,6 +316,11 @@ class SinkTestHarness:
         """Tell the sink that a checkpoint is complete."""
         self._current.notify_complete(checkpoint_id)
 
+    def end_input(self) -> None:
+        """All input has come: what the sink has kept back is in the next checkpoint."""
+        for operator in self.operators:
+            operator.finish()
+
     def finish(self) -> None:
         """End the job in order: what is left is committed, everything is closed."""
         self._current.finish()

@@ -362,6 +362,10 @@ class SinkWriter(Protocol):
         """
         return []
 
+    def end_input(self) -> None:
+        """No more records come: what waits for more is prepared the next time. Not called if the job goes on later."""
+        return
+
     def retain(self, committables: list[Any]) -> None:
         """A savepoint holds these, prepared by this writer or others, and not committed yet.
 

@@ -91,6 +91,7 @@ class EmittingWriterOperator(WriterOperator):
 
     def finish(self) -> None:
         """Emit the rest; it belongs to the next checkpoint, whatever its id."""
+        super().finish()
         last = self._last_prepared
         is_first = last is None and not self.context.checkpointing
         self._emit_prepared(NO_CHECKPOINT if is_first else (last or NO_CHECKPOINT) + 1)

@@ -107,6 +107,12 @@ class WriterOperator(Operator):
         """Hand records to the writer."""
         self._write(batch)
 
+    def finish(self) -> None:
+        """Tell the writer that no more records come, if it wants to know."""
+        end_input = getattr(self._writer, "end_input", None)
+        if end_input is not None:
+            end_input()
+
     def close(self) -> None:
         """Close the writer, if there is one."""
         writer, self._writer = self._writer, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -19,14 +20,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from failover import leader_pid
+from failover import leader_pid, num_heads
 from kill_soak import expected_windows, kind_of, living_hosts, make_row
 
 from headrace import DataStream, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.actors.ray.connection import open_ray
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
-from headrace.engine.errors import StorageError
+from headrace.engine.errors import ClusterUnavailableError, StorageError
 from headrace.engine.kernel.config import HighAvailabilitySettings
 
 RATE = 2_000
@@ -34,7 +35,10 @@ RATE = 2_000
 
 WINDOW_MS = 200
 SECONDS_PER_FAULT = 12.0
-LEASE_MS = 12_000
+LEASE_MS = 20_000
+PATIENCE_S = 300.0
+"""How long nobody may lead, on a machine with much to do."""
+
 VICTIMS = ("slot", "slot", "TaskManager", "JobManager", "head", "server", "server and slot")
 
 
@@ -100,6 +104,17 @@ def judge(lines: list[str], num_records: int) -> dict[str, int]:
     }
 
 
+def patiently(ask: Callable[[], Any]) -> Any:
+    """Ask the cluster, again while nobody leads it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except ClusterUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+
+
 def soak(
     faults: int,
     seed: int,
@@ -134,13 +149,15 @@ def soak(
     struck: Counter[str] = Counter()
     client = env.execute_async("store soak")
     try:
-        while sum(struck.values()) < faults and client.view().state not in ("FINISHED", "FAILED"):
+        while sum(struck.values()) < faults and patiently(client.view).state not in ("FINISHED", "FAILED"):
             time.sleep(rng.uniform(0.2, SECONDS_PER_FAULT / 2))
+            if num_heads(env) < 2:
+                continue  # a leader that cannot renew its lease ends, and so does the cluster if it has no other head
             kind = rng.choice(victims)
             if strike(kind, server, settings, rng):
                 struck[kind] += 1
-        client.result(timeout=900)
-        view = client.view()
+        patiently(functools.partial(client.result, timeout=900))
+        view = patiently(client.view)
     finally:
         cluster = env._cluster
         assert cluster is not None

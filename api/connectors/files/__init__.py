@@ -8,5 +8,6 @@ May import: `headrace.formats`, `headrace.arguments`, `headrace.engine`, `headra
 
 from .sink import FileSink
 from .source import FileSource
+from .waiting import FileCompaction
 
-__all__ = ["FileSink", "FileSource"]
+__all__ = ["FileCompaction", "FileSink", "FileSource"]

@@ -14,6 +14,7 @@ from ...formats.contract import RecordEncoder, columns_to_write
 from ...formats.csv_records import CsvEncoder
 from ...formats.json_lines import JsonEncoder
 from ...formats.parquet_files import ParquetEncoder
+from .waiting import FileCompaction
 
 __all__ = ["Compression", "FileSinkSettings", "NewerOutput", "Part", "open_part"]
 
@@ -36,6 +37,7 @@ class FileSinkSettings:
     mode: WriteMode = "error"
     on_newer_output: NewerOutput = "error"
     partition_by: tuple[str, ...] = ()
+    compaction: FileCompaction | None = None
     is_private: bool = False
     """On a local disk: what is made is for its owner alone."""
 

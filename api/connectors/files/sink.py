@@ -44,6 +44,7 @@ from headrace.engine.errors import (
     StorageError,
     TypeMismatchError,
 )
+from headrace.engine.functions.checkpointed import FunctionInitializationContext, FunctionSnapshotContext
 from headrace.state.reading.read_limits import number_in
 
 from ...arguments.places import lasting_place
@@ -53,6 +54,7 @@ from ...formats.schemas import schema_of
 from .committables import Committable, PublicFile
 from .output import NOTE, OutputDirectory
 from .parts import Compression, FileSinkSettings, NewerOutput, Part, open_part
+from .waiting import WAITING, FileCompaction, WaitingRecords
 
 __all__ = ["FileSink"]
 
@@ -77,6 +79,8 @@ class FileSink:
             are there twice.
         partition_by: Columns (integers, texts, dates) that become folders ``name=value``, one in the other, which the
             files then leave out. `FileSource` finds them again, as does a data set.
+        compaction: What keeps checkpoints from making many small files (`FileCompaction`): records wait in checkpoints
+            until they are enough for a file, or have waited for long enough. None makes a file at each checkpoint.
 
     A directory has one owner: of two jobs that go on from one checkpoint, the one that came first writes no more.
 
@@ -128,6 +132,7 @@ class FileSink:
         mode: WriteMode = "error",
         on_newer_output: NewerOutput = "error",
         partition_by: str | Sequence[str] = (),
+        compaction: FileCompaction | None = None,
     ) -> FileSink:
         """Write Parquet files.
 
@@ -141,6 +146,7 @@ class FileSink:
             mode: See the class.
             on_newer_output: See the class.
             partition_by: See the class.
+            compaction: See the class.
         """
         folders = _folders(partition_by)
         return cls(
@@ -154,6 +160,7 @@ class FileSink:
                 mode=mode,
                 on_newer_output=on_newer_output,
                 partition_by=folders,
+                compaction=compaction,
             )
         )
 
@@ -170,6 +177,7 @@ class FileSink:
         mode: WriteMode = "error",
         on_newer_output: NewerOutput = "error",
         partition_by: str | Sequence[str] = (),
+        compaction: FileCompaction | None = None,
     ) -> FileSink:
         """Write CSV files.
 
@@ -185,12 +193,13 @@ class FileSink:
             mode: See the class.
             on_newer_output: See the class.
             partition_by: See the class.
+            compaction: See the class.
         """
         folders = _folders(partition_by)
         return cls(
             FileSinkSettings(
                 "csv", _place(path), max_part_bytes, max_part_rows, _in_files(schema_of(schema), folders), header,
-                delimiter, mode=mode, on_newer_output=on_newer_output, partition_by=folders,
+                delimiter, mode=mode, on_newer_output=on_newer_output, partition_by=folders, compaction=compaction,
             )
         )  # fmt: skip
 
@@ -204,6 +213,7 @@ class FileSink:
         mode: WriteMode = "error",
         on_newer_output: NewerOutput = "error",
         partition_by: str | Sequence[str] = (),
+        compaction: FileCompaction | None = None,
     ) -> FileSink:
         """Write one JSON value per line.
 
@@ -218,12 +228,13 @@ class FileSink:
             mode: See the class.
             on_newer_output: See the class.
             partition_by: See the class.
+            compaction: See the class.
         """
         folders = _folders(partition_by)
         return cls(
             FileSinkSettings(
                 "jsonl", _place(path), max_part_bytes, max_part_rows,
-                mode=mode, on_newer_output=on_newer_output, partition_by=folders,
+                mode=mode, on_newer_output=on_newer_output, partition_by=folders, compaction=compaction,
             )
         )  # fmt: skip
 
@@ -264,8 +275,19 @@ class _FileWriter(SinkWriter):
         self._num_parts = 0
         # Staged names that a savepoint holds and that may not be committed yet.
         self._retained: set[str] = set()
+        # Records that are to wait for more; what a restored checkpoint holds, though there is no compaction any more.
+        self._waiting = WaitingRecords(settings.compaction)
+        self._has_ended = False
         # None until opened, so that `close` after a failed start has nothing to do.
         self._output: OutputDirectory | None = None
+
+    def initialize_state(self, context: FunctionInitializationContext) -> None:
+        self._waiting_state = context.get_operator_state_store().get_list_state(WAITING)
+        self._waiting.restore(self._waiting_state.get())
+
+    def snapshot_state(self, context: FunctionSnapshotContext) -> None:
+        """What still waits, behind `prepare`, is in the checkpoint."""
+        self._waiting_state.update(self._waiting.to_state())
 
     def open(self, context: WriterContext) -> None:
         self._context = context
@@ -277,13 +299,32 @@ class _FileWriter(SinkWriter):
 
     def write(self, batch: Batch) -> None:
         names = self._settings.partition_by
+        if not batch.num_rows:
+            return
         if not names:
-            self._write_to("", batch)
-        elif batch.num_rows:
+            self._take("", batch)
+        else:
             columns = batch.columns_as(None)
             require_folder_columns(names, columns.schema)
             for folder, rows in by_folder(names, columns):
-                self._write_to(folder, Batch.of_columns(rows))
+                self._take(folder, Batch.of_columns(rows))
+
+    def _take(self, folder: str, batch: Batch) -> None:
+        """Write records, or let them wait for more."""
+        if self._settings.compaction is None:
+            self._write_to(folder, batch)
+            return
+        ready = self._waiting.add(folder, batch, self._context.now_ms())
+        if ready is not None:
+            self._write_waiting(ready)
+
+    def _write_waiting(self, folder: str) -> None:
+        for batch in self._waiting.take(folder):
+            self._write_to(folder, batch)
+
+    def end_input(self) -> None:
+        """No more records come: none has to wait."""
+        self._has_ended = True
 
     def _write_to(self, folder: str, batch: Batch) -> None:
         limit = self._settings.max_part_rows
@@ -309,6 +350,8 @@ class _FileWriter(SinkWriter):
             batch = batch.slice(taken, batch.num_rows - taken)
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
+        for folder in self._waiting.due(self._context.now_ms(), is_end=self._has_ended):
+            self._write_waiting(folder)
         for folder in list(self._parts):
             self._close_part(folder)
         closed, self._closed = self._closed, []

@@ -7,6 +7,7 @@ Source: Flink's ``DynamicTableSource``, ``DynamicTableSink``, ``FactoryUtil``.
 
 from __future__ import annotations
 
+import re
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -207,6 +208,15 @@ class Options:
             message = "expected true or false"
             raise ValueError(message)
         return text.lower() == "true"
+
+    @staticmethod
+    def memory(text: str) -> int:
+        """Parse a size, as ``16MB``, to bytes."""
+        match = re.fullmatch(r"([0-9]+)\s*([kmgt]?)(?:b|bytes)?", text.strip().lower())
+        if match is None:
+            message = "expected a size such as 16MB"
+            raise ValueError(message)
+        return int(match[1]) << (10 * " kmgt".index(match[2] or " "))
 
     @staticmethod
     def duration(text: str) -> int:

@@ -15,7 +15,7 @@ from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.plan.plan import FileSource as FileSourceNode
 
-from ...connectors.files.source import FileSink, FileSource
+from ...connectors.files import FileCompaction, FileSink, FileSource
 from ...formats.folders import require_folder_columns
 from ...formats.parquet_files import int96_unit_of
 from .contract import Options, TableConnector
@@ -33,7 +33,8 @@ _FORMATS = ("parquet", "csv", "json")
 
 class FilesTable(TableConnector):
     """Files in a folder, in one format. Options: ``path``, ``format``, ``source.monitor-interval``,
-    ``csv.field-delimiter``.
+    ``csv.field-delimiter``; of a sink ``auto-compaction``, ``compaction.file-size`` and
+    ``sink.rolling-policy.rollover-interval`` and ``inactivity-interval``.
     """
 
     name = "filesystem"
@@ -45,6 +46,7 @@ class FilesTable(TableConnector):
         self._format = options.choice("format", _FORMATS)
         self._follow = options.take("source.monitor-interval", Options.duration)
         self._delimiter = options.take("csv.field-delimiter", str, ",")
+        self._compaction = _compaction_of(options)
         self.is_bounded = self._follow is None
         self.can_look_up = self.is_bounded
         self._schema = schema
@@ -105,7 +107,7 @@ class FilesTable(TableConnector):
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Write files, exactly once."""
         sink: Any
-        common: dict[str, Any] = {"mode": "append", "partition_by": self._folders}
+        common: dict[str, Any] = {"mode": "append", "partition_by": self._folders, "compaction": self._compaction}
         if self._format == "parquet":
             sink = FileSink.parquet(self._path, schema=schema, **common)
         elif self._format == "csv":
@@ -123,6 +125,18 @@ class FilesTable(TableConnector):
             data.write_as_csv(self._path, header=False, delimiter=self._delimiter, **common)
         else:
             data.write_as_json(self._path, **common)
+
+
+def _compaction_of(options: Options) -> FileCompaction | None:
+    """What the options say of small files."""
+    compacts = options.take("auto-compaction", Options.boolean, False)
+    size = options.take("compaction.file-size", Options.memory, None)
+    intervals = {
+        name: options.take(f"sink.rolling-policy.{name.replace('_', '-')}", Options.duration, None)
+        for name in ("rollover_interval", "inactivity_interval")
+    }
+    given: dict[str, Any] = {"file_size": size, **intervals}
+    return FileCompaction(**{name: value for name, value in given.items() if value is not None}) if compacts else None
 
 
 def _paths(schema: pa.Schema) -> list[str]:
