@@ -11,7 +11,7 @@ import dataclasses
 import pyarrow as pa
 import pytest
 from file_sink_store import MAKERS, Store, rows
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace import StreamExecutionEnvironment
@@ -101,6 +101,14 @@ STEPS = st.lists(
 )
 
 
+WAITS_THROUGH_RESTARTS = [
+    *(("write", 0), ("write", 1), ("checkpoint", 0), ("restart", 3)),
+    *(("write", 2), ("checkpoint", 0), ("restart", 1)),
+]
+
+
+@example(WAITS_THROUGH_RESTARTS, "jsonl", 1 << 30, True)
+@example(WAITS_THROUGH_RESTARTS, "parquet", 1 << 30, False)
 @given(STEPS, st.sampled_from(["jsonl", "parquet"]), st.sampled_from([300, 1 << 30]), st.booleans())
 def test_every_record_comes_once(reading, sink_job, steps, kind, file_size, keeps_compaction):
     """What was written before the newest complete checkpoint, or behind the last restart."""
