@@ -11,6 +11,7 @@ Source: the Avro specification; Flink's ``AvroRowDataDeserializationSchema``, ``
 
 from __future__ import annotations
 
+import decimal
 import io
 import json
 from collections.abc import Callable, Mapping
@@ -59,6 +60,7 @@ class AvroMessages(RowMessages):
         self._registry = registry
         self._written = avro_schema if avro_schema is not None else json.dumps(avro_schema_of(found))
         self._as_read = pa.schema([field.with_type(_as_read(field.type)) for field in found])
+        self._days_and_hours = [field for field in found if _has_days_or_hours(field.type)]
         # Schemas as they are worked with, by their texts.
         self._parsed: dict[str, Any] = {}
         try:
@@ -88,6 +90,9 @@ class AvroMessages(RowMessages):
         return row if isinstance(row, dict) else f"it is {type(row).__name__}, no record"
 
     def _cast(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        for field in self._days_and_hours:
+            for row in rows:
+                _refuse_fractions(row.get(field.name), field.type, field.name)
         named = [{name: row.get(name) for name in self.schema.names} for row in rows]
         return columns_from_rows(named, self._as_read).cast(self.schema)
 
@@ -189,6 +194,35 @@ def _as_read(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_as_read(field.type)) for field in kind])
     return kind
+
+
+def _has_days_or_hours(kind: pa.DataType) -> bool:
+    """Whether it is DATE or TIME, or has one in it."""
+    if pa.types.is_nested(kind):
+        return any(_has_days_or_hours(kind.field(i).type) for i in range(kind.num_fields))
+    return bool(pa.types.is_date(kind) or pa.types.is_time(kind))
+
+
+def _refuse_fractions(value: Any, kind: pa.DataType, name: str) -> None:
+    """See that a DATE or TIME is one, or a whole number, as which Avro keeps it: others would be cut off.
+
+    Raises:
+        TypeMismatchError: If it is another number.
+    """
+    if value is None or not _has_days_or_hours(kind):
+        return
+    if pa.types.is_map(kind):
+        for one in value.values():
+            _refuse_fractions(one, kind.item_type, name)
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            _refuse_fractions(value.get(field.name), field.type, name)
+    elif pa.types.is_list(kind):
+        for one in value:
+            _refuse_fractions(one, kind.value_type, name)
+    elif isinstance(value, (float, decimal.Decimal, bool)):
+        message = f"column {name!r} has a {'DATE' if pa.types.is_date(kind) else 'TIME'}; got {value!r}"
+        raise TypeMismatchError(message)
 
 
 def _fastavro() -> Any:

@@ -132,6 +132,12 @@ def query_of(tree: Any) -> Any:
     return tree
 
 
+def _parts_of(value: Any) -> list[Any]:
+    """The values of a row that is written down, ``(a, b)`` or ``ROW(a, b)``; itself of any other value."""
+    is_row = isinstance(value, exp.Anonymous) and str(value.this).upper() == "ROW"
+    return list(value.expressions) if is_row or isinstance(value, exp.Tuple) else [value]
+
+
 @dataclass
 class _Join:
     """A subquery that waits to be joined.
@@ -179,7 +185,7 @@ class Subqueries:
             return None  # The row of a SELECT without FROM has no columns that could be joined.
         keys = list(inner.keys)
         if test.value is not None:
-            given = test.value.expressions if isinstance(test.value, exp.Tuple) else [test.value]
+            given = _parts_of(test.value) if len(inner.values) > 1 else [test.value]
             if len(given) != len(inner.values):
                 message = f"IN takes a query of {_columns(len(given))}; it has {len(inner.values)}"
                 raise SqlError(message)
@@ -295,9 +301,9 @@ class Subqueries:
         return Typed(found[name].expression.fill_null(0) > 0, pa.bool_())
 
     def _in(self, tree: exp.In, binder: ExpressionBinder) -> Typed:
-        if isinstance(tree.this, exp.Tuple):
+        if len(_parts_of(tree.this)) > 1:
             message = "IN of several columns stands in WHERE, alone or beside AND"
-            raise SqlError(message)
+            raise SqlError(message, hint="EXISTS (SELECT ... WHERE a = x AND b = y) stands anywhere")
         return self._is_any(binder.bind(tree.this), self._inner(tree.args["query"], binder))
 
     def _is_any(self, value: Typed, inner: Correlated) -> Typed:

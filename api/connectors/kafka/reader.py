@@ -65,6 +65,7 @@ class ReadSettings:
         deletions: Whether a record without a value deletes, and is not passed over.
         on_error: ``fail``, ``skip`` or ``dead-letter``.
         group_id: Under which offsets are committed; None for nowhere.
+        advice: What an error about a record that cannot be decoded advises.
     """
 
     value: MessageFormat
@@ -73,6 +74,7 @@ class ReadSettings:
     deletions: bool
     on_error: OnError
     group_id: str | None
+    advice: str | None = None
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -255,6 +257,7 @@ class KafkaReader(SourceReader):
             bad,
             lambda one: f"offset {messages[one.index].offset()}",
             f"the {part} of a record",
+            self._settings.advice,
         )
 
     # ---------------------------------------------------------------------------------------------------------- errors

@@ -66,6 +66,8 @@ class KafkaSource:
         on_error: What becomes of a record that cannot be decoded: ``fail``; ``skip``, counted as
             ``num_records_skipped``; or ``dead-letter``, the side output of that name.
         properties: More settings of the client (``librdkafka``'s names), as those of security.
+        advice: What the error about a record that cannot be decoded advises, where users have other words for
+            ``on_error``.
 
     Guarantees: exactly once, as far as Kafka keeps what was not read yet. Records without a value (tombstones) are
         passed over, and counted as ``num_tombstones``, unless they are ``deletions``.
@@ -90,6 +92,7 @@ class KafkaSource:
         discovery_interval: int | str | None = "5 min",
         on_error: Literal["fail", "skip", "dead-letter"] = "fail",
         properties: Mapping[str, Any] = {},
+        advice: str | None = None,
     ) -> None:
         require_servers(servers, properties)
         names = (topics,) if isinstance(topics, str) else tuple(topics)
@@ -118,7 +121,7 @@ class KafkaSource:
         columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._scan = _Scan(names, topic_pattern, start, stop, interval_ms, group_id)
         self._client = Client(servers, properties)
-        self._settings = ReadSettings(value, key, _checked(columns, value, key), deletions, on_error, group_id)
+        self._settings = ReadSettings(value, key, _checked(columns, value, key), deletions, on_error, group_id, advice)
 
     def __repr__(self) -> str:
         return f"KafkaSource({', '.join(self._scan.topics) or self._scan.pattern!r})"

@@ -114,15 +114,18 @@ def reject(
     bad: Sequence[BadMessage],
     place_of: Callable[[BadMessage], str],
     what: str = "a record",
+    advice: str | None = None,
 ) -> None:
     """Do what is to become of messages that cannot be decoded.
+
+    The error advises ``on_error``, or what is given as advice.
 
     Raises:
         MalformedRecordError: If that is to fail.
     """
     if on_error == "fail":
         message = f"cannot decode {what}: {bad[0].cause}"
-        hint = "on_error='skip' or 'dead-letter' goes on without such records"
+        hint = advice or "on_error='skip' or 'dead-letter' goes on without such records"
         raise MalformedRecordError(message, hint=hint, split=split_id, position=place_of(bad[0]))
     context.metrics.count("num_records_skipped", len(bad))
     if on_error == "dead-letter":

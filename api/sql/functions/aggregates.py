@@ -28,8 +28,8 @@ from headrace.engine.functions.aggregates.distinct import VALUE, OfDistinct
 
 from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
-from .arrays import distinct_key, list_like
-from .coercion import as_decimal_type, cast_to, is_number, is_text
+from .arrays import distinct_key
+from .coercion import as_decimal_type, cast_to, is_number, is_text, list_like
 from .contract import KernelCall, Typed, constant, require, row_by_row
 from .operators import divide, multiply
 from .rows import as_row

@@ -15,10 +15,10 @@ from headrace.engine.columns.kernels import Value
 
 from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
-from .coercion import cast_to, common_type, is_number, is_text, together
+from .coercion import cast_to, common_type, is_number, is_text, starts_and_sizes, together
 from .contract import Function, KernelCall, Typed, as_arrays, require, row_by_row
 
-__all__ = ["FUNCTIONS", "array_of", "distinct_key", "element_at", "is_array", "list_like"]
+__all__ = ["FUNCTIONS", "array_of", "distinct_key", "element_at", "is_array"]
 
 _INT = pa.int32()
 
@@ -92,24 +92,9 @@ def element_at(array: Typed, place: Typed) -> Typed:
 def _elements_at(array: Value, place: Value) -> pa.Array:
     lists, places = as_arrays((array, place))
     numbers = places.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    starts, sizes = _starts_and_sizes(lists)
+    starts, sizes = starts_and_sizes(lists)
     is_there = (numbers >= 1) & (numbers <= sizes)
     return lists.values.take(pa.array(starts + numbers - 1, mask=~is_there))
-
-
-def _starts_and_sizes(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Where the elements of each list begin, and how many there are; none of null."""
-    offsets = lists.offsets.to_numpy().astype(np.int64)
-    is_null = np.asarray(lists.is_null())
-    return offsets[:-1], np.where(is_null, 0, np.diff(offsets))
-
-
-def list_like(lists: pa.Array, values: pa.Array) -> pa.Array:
-    """Return lists of other values, of which each has as many as one of these, and is null where that is."""
-    starts, sizes = _starts_and_sizes(lists)
-    places = np.repeat(starts - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(sizes.sum())
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), values.take(pa.array(places)), mask=lists.is_null())
 
 
 def _cardinality(value: Typed) -> Typed:
@@ -118,7 +103,7 @@ def _cardinality(value: Typed) -> Typed:
 
 
 def _sizes(value: Value) -> pa.Array:
-    return pa.array(_starts_and_sizes(value)[1].astype(np.int32), mask=np.asarray(value.is_null()))
+    return pa.array(starts_and_sizes(value)[1].astype(np.int32), mask=np.asarray(value.is_null()))
 
 
 def _sole(array: list[Any]) -> Any:

@@ -8,8 +8,6 @@ Source: Flink's ``LogicalTypeCasts`` and its table of casts ("Data Types").
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
 from headrace.engine.columns.expressions import lit
@@ -18,8 +16,7 @@ from headrace.engine.errors import HeadraceError
 
 from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
-from .arrays import list_like
-from .coercion import is_number, is_text
+from .coercion import is_number, is_text, with_parts
 from .contract import KernelCall, Typed, row_by_row
 from .spelling import spelling_of
 
@@ -168,7 +165,7 @@ def _converted(value: Value, to: pa.DataType) -> Value:
         return (_as_truths if pa.types.is_boolean(to) else _as_clock if pa.types.is_time(to) else _as_numbers)(
             value, to
         )
-    return _with_parts(value, to)
+    return with_parts(value, to, _converted)
 
 
 def _as_numbers(text: Value, to: pa.DataType) -> Value:
@@ -193,17 +190,3 @@ def _as_truths(text: Value, to: pa.DataType) -> Value:
         message = "a text is no BOOLEAN"
         raise ValueError(message)
     return pc.if_else(pc.is_valid(word), is_true, pa.scalar(None, pa.bool_()))
-
-
-def _with_parts(value: pa.Array, to: pa.DataType) -> pa.Array:
-    is_null: Any = value.is_null()
-    if pa.types.is_struct(to):
-        # Flattened, a field of a row that is null is null itself.
-        parts = [_converted(part, field.type) for part, field in zip(value.flatten(), to, strict=True)]
-        return pa.StructArray.from_arrays(parts, fields=list(to), mask=is_null)
-    if pa.types.is_map(to):
-        keys, items = list_like(value, value.keys), list_like(value, value.items)
-        made = (_converted(keys.values, to.key_type), _converted(items.values, to.item_type))
-        return pa.MapArray.from_arrays(keys.offsets, *made, mask=is_null)
-    lists = list_like(value, value.values)
-    return pa.ListArray.from_arrays(lists.offsets, _converted(lists.values, to.value_type), mask=is_null)

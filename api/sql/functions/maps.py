@@ -15,8 +15,8 @@ from headrace.engine.columns.kernels import Value
 
 from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
-from .arrays import distinct_key, is_array, list_like
-from .coercion import cast_to, common_type, is_text, together
+from .arrays import distinct_key, is_array
+from .coercion import cast_to, common_type, is_text, list_like, together
 from .contract import Function, KernelCall, Typed, made, require, row_by_row
 
 __all__ = ["FUNCTIONS", "map_of", "value_of"]

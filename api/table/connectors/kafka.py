@@ -16,7 +16,7 @@ from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.kafka import KafkaOffsets, KafkaSink, KafkaSource
 from ...connectors.kafka.reader import METADATA
-from ...formats.messages import JsonMessages
+from ...formats.messages import CsvMessages, JsonMessages
 from .changelog import ChangelogColumns, behind
 from .contract import Options, TableConnector
 from .deletions import DELETED, with_deletions
@@ -101,8 +101,9 @@ class KafkaTable(_Topics):
     ``.basic-auth.user-info``, ``.properties.*``; protobuf, protobuf-confluent with ``.message-class-name``,
     ``.read-default-values`` and what avro-confluent has; debezium-json, whose messages say what becomes of rows),
     ``key.fields``, ``scan.startup.*``, ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``,
-    ``json.ignore-parse-errors``, ``debezium-json.ignore-parse-errors``, ``debezium-json.schema-include``,
-    ``csv.field-delimiter``, ``sink.delivery-guarantee``, ``sink.transactional-id-prefix``, ``sink.staging``.
+    ``json.ignore-parse-errors``, ``csv.ignore-parse-errors``, ``debezium-json.ignore-parse-errors``,
+    ``debezium-json.schema-include``, ``csv.field-delimiter``, ``sink.delivery-guarantee``,
+    ``sink.transactional-id-prefix``, ``sink.staging``.
     """
 
     name = "kafka"
@@ -125,8 +126,10 @@ class KafkaTable(_Topics):
         self._stop = _offsets(options, "scan.bounded", _ENDS, "unbounded", self._topics)
         self.is_bounded = self._stop is not None
         self._discovery = options.take("scan.topic-partition-discovery.interval", Options.duration, 300_000)
-        prefix = OF_CHANGES if self._format.gives_changes else "json"
-        skips = options.take(f"{prefix}.ignore-parse-errors", Options.boolean, default=False)
+        # A format without such an option of its own (Avro, raw) has that of JSON.
+        name = OF_CHANGES if self._format.gives_changes else "csv" if isinstance(self._format, CsvMessages) else "json"
+        self._skipping = f"{name}.ignore-parse-errors"
+        skips = options.take(self._skipping, Options.boolean, default=False)
         self._on_error: Literal["skip", "fail"] = "skip" if skips else "fail"
 
     def stream(
@@ -149,6 +152,7 @@ class KafkaTable(_Topics):
             discovery_interval=self._discovery or None,
             on_error=self._on_error,
             properties=self._properties,
+            advice=f"'{self._skipping}' = 'true' goes on without such records, and counts them",
         )
         name = f"kafka {', '.join(self._topics) or self._pattern}"
         return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), name)
@@ -221,6 +225,7 @@ class UpsertKafkaTable(_Topics):
             deletions=True,
             discovery_interval=self._discovery or None,
             properties=self._properties,
+            advice="a record that is left out would leave an old row; write a new record for its key",
         )
         strategy = watermarks or WatermarkStrategy.no_watermarks()
         return env.from_source(source, strategy, f"upsert-kafka {self._topic}")

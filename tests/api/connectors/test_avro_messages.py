@@ -89,6 +89,28 @@ def test_rows_within_rows_have_names_of_their_own():
     assert made.decode(made.encode(Batch.of_rows(rows))).batch.columns.to_pylist() == rows
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.time32("ms"), pa.list_(pa.date32()), pa.struct([("x", pa.date32())])])
+def test_a_fraction_is_no_date(kind):
+    """Avro keeps days and milliseconds as whole numbers; others are no days that were cut off."""
+    made = {"double": 1.5, "float": 2.0, "int": 3}
+    for avro, value in made.items():
+        own, found = avro, value
+        if pa.types.is_list(kind):
+            own, found = {"type": "array", "items": avro}, [value]
+        if pa.types.is_struct(kind):
+            own, found = {"type": "record", "name": "inner", "fields": [{"name": "x", "type": avro}]}, {"x": value}
+        schema = {"type": "record", "name": "r", "fields": [{"name": "c", "type": own}]}
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), {"c": found})
+        decoded = AvroMessages(pa.schema({"c": kind}), avro_schema=json.dumps(schema)).decode([stream.getvalue()])
+        if avro == "int":
+            assert not decoded.bad
+            assert decoded.batch.num_rows == 1
+        else:
+            (bad,) = decoded.bad
+            assert f"column 'c' has a {'TIME' if pa.types.is_time(kind) else 'DATE'}; got {value}" in bad.cause
+
+
 def test_what_has_no_form_is_refused():
     with pytest.raises(ConfigurationError, match="Avro has no type for duration"):
         AvroMessages(pa.schema([("a", pa.duration("s"))]))

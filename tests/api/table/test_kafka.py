@@ -215,3 +215,20 @@ def test_a_group_that_is_not_named_has_committed_nothing(kafka_server):  # noqa:
     t.execute_sql(table("t", "a BIGINT", kafka_server, kafka_server.create_topic(), format="json"))
     with pytest.raises(HeadraceError, match=r"properties\.group\.id"):
         list(t.execute_sql("SELECT * FROM t").collect())
+
+
+@pytest.mark.parametrize(("form", "bad"), [("json", b"{no"), ("csv", b'1,"'), ("avro", b"\x02")])
+def test_what_cannot_be_decoded_is_left_out_by_the_option_that_the_error_names(form, bad, kafka_server):  # noqa: F811
+    topic = kafka_server.create_topic(1)
+    good = {"json": [b'{"k": "a", "v": 1}'], "csv": [b"a,1"], "avro": [b"\x02\x02a\x02\x02"]}[form]
+    kafka_server.produce(topic, [*good, bad])
+    t = TableEnvironment.create(parallelism=1, actor_system="local")
+    t.execute_sql(table("strict", "k STRING, v BIGINT", kafka_server, topic, format=form, **BOUNDED))
+    with pytest.raises(HeadraceError, match="cannot decode the value of a record") as refused:
+        t.execute_sql("SELECT * FROM strict").to_arrow()
+    assert "on_error" not in str(refused.value)
+    option = "csv.ignore-parse-errors" if form == "csv" else "json.ignore-parse-errors"
+    assert f"'{option}' = 'true'" in str(refused.value)
+    options = {"format": form, option: "true", **BOUNDED}
+    t.execute_sql(table("lenient", "k STRING, v BIGINT", kafka_server, topic, **options))
+    assert t.execute_sql("SELECT * FROM lenient").to_arrow().to_pylist() == [{"k": "a", "v": 1}]

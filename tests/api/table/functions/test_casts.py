@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -102,3 +103,43 @@ def test_a_time_as_a_text_has_the_digits_of_its_type():
             table = pa.table({"t": column, "a": pa.array([[one] for one in column], pa.list_(column.type))})
             assert column_of("CAST(t AS STRING)", table).to_pylist() == [f"2024-01-01 {text}"]
             assert column_of("CAST(a AS STRING)", table).to_pylist() == [f"[2024-01-01 {text}]"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value", "kind"),
+    [
+        ("COALESCE(ROW(x, 'a'), ROW(2.5, 'bb'))", {"EXPR$0": Decimal("1.0"), "EXPR$1": "a"},
+         "ROW<`EXPR$0` DECIMAL(20, 1), `EXPR$1` STRING>"),
+        ("CASE WHEN x > 1 THEN ROW(1, NULL) ELSE ROW(NULL, 'b') END", {"EXPR$0": None, "EXPR$1": "b"},
+         "ROW<`EXPR$0` INT, `EXPR$1` STRING>"),
+        ("COALESCE(ARRAY[x], ARRAY[2.5])", [Decimal("1.0")], "ARRAY<DECIMAL(20, 1)>"),
+        ("COALESCE(MAP['a', x], MAP['b', 2.5])", [("a", Decimal("1.0"))], "MAP<STRING, DECIMAL(20, 1)>"),
+        ("COALESCE(ARRAY[ROW(1, MAP[1, x])], ARRAY[ROW(CAST(2 AS DOUBLE), MAP[2.5, 7])])",
+         [{"EXPR$0": 1.0, "EXPR$1": [(Decimal("1.0"), 1)]}],
+         "ARRAY<ROW<`EXPR$0` DOUBLE, `EXPR$1` MAP<DECIMAL(11, 1), BIGINT>>>"),
+        ("(x, 2) = (1, 2)", True, "BOOLEAN"),
+        ("(x, 2) IN ((2, 2), (1, 2.0))", True, "BOOLEAN"),
+    ],
+)  # fmt: skip
+def test_rows_arrays_and_maps_come_together_part_by_part(expression, value, kind):
+    assert value_of(expression) == (value, kind)
+
+
+def test_rows_of_values_and_unions_have_one_type():
+    values = "SELECT p, q FROM (VALUES (ROW(1, 'x'), 1), (NULL, 2), (ROW(2.5, 'yyy'), 3)) AS t(p, q)"
+    union = "SELECT ROW(q, 'a') AS p, q FROM (VALUES (7)) AS t(q) UNION ALL SELECT ROW(2.5, NULL), 8"
+    for mode in ("streaming", "batch"):
+        with TableEnvironment.create(mode=mode, **({"actor_system": "sim"} if mode == "streaming" else {})) as env:
+            rows = {row["q"]: row["p"] for row in env.execute_sql(values).to_arrow().to_pylist()}
+            assert rows[1] == {"EXPR$0": Decimal("1.0"), "EXPR$1": "x"}
+            assert rows[2] is None
+            assert rows[3] == {"EXPR$0": Decimal("2.5"), "EXPR$1": "yyy"}
+            rows = {row["q"]: row["p"] for row in env.execute_sql(union).to_arrow().to_pylist()}
+            assert rows == {7: {"EXPR$0": Decimal("7.0"), "EXPR$1": "a"}, 8: {"EXPR$0": Decimal("2.5"), "EXPR$1": None}}
+
+
+@pytest.mark.parametrize("expression", ["COALESCE(ROW(1), ROW(1, 2))", "COALESCE(ROW(1), ROW('a'))",
+                                        "COALESCE(ARRAY[1], MAP[1, 2])"])  # fmt: skip
+def test_parts_without_a_type_in_common_are_refused(expression):
+    with pytest.raises(SqlError, match="no type in common"):
+        bound(expression)
