@@ -64,6 +64,8 @@ def random_settings(seed: Any) -> dict[str, str]:
         settings["table.optimizer.multi-join.enabled"] = "true"
     if draw.random() < 0.2:
         settings["table.exec.state.ttl"] = "10 d"  # longer than any test
+    if draw.random() < 0.5:
+        settings["table.optimizer.shared-join-state.enabled"] = "true"
     return settings
 
 

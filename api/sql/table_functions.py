@@ -92,9 +92,8 @@ def _called(queries: Queries, left: Relation, tree: exp.Lateral) -> Any:
         if function is None:
             there = queries.functions.table_functions()
             message = f"there is no table function {call.name}"
-            raise SqlError(
-                message, hint=nearest(call.name, there) or "functions that give tables are made by udtf(...)"
-            )
+            others = "functions that give tables are made by udtf(...); versions are joined by FOR SYSTEM_TIME AS OF"
+            raise SqlError(message, hint=nearest(call.name, there) or others)
         arguments = [queries.binder(left.scope).bind(one) for one in call.expressions]
         function.require(len(arguments))
     return arguments, list(function.names), function.make

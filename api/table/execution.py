@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.engine.columns.expressions import Call
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.optimizer.explain import explain_tree
@@ -535,6 +536,7 @@ def _orders_of(root: Node) -> tuple[Order, ...]:
         return ()
     if rows is root:
         return rows.orders
+    names |= _null_helpers(rows, names)
     hidden = [order for order in rows.orders if order.column not in names]
     if hidden and (isinstance(rows, TopN) or is_temporal_sort(rows)):
         return ()  # which rows there are is right; what their order goes by is not among them
@@ -544,11 +546,32 @@ def _orders_of(root: Node) -> tuple[Order, ...]:
     return tuple(Order(names[order.column], order.ascending) for order in rows.orders)
 
 
+_IS_NULL = "$is null "
+"""In front of a column's name: whether its values are NULL, which NULLS FIRST and NULLS LAST go by."""
+
+
+def _null_helpers(rows: Sort | TopN, names: dict[Any, str]) -> dict[Any, str]:
+    """What helpers of NULLS FIRST and NULLS LAST are called: they say of a column of the result where it is NULL."""
+    below = rows.inputs[0]
+    if not isinstance(below, Select):
+        return {}
+    chosen = {value.structure: names[name] for name, value in below.columns.items() if name in names}
+    chosen |= {("col", name): names[name] for name in names if below.keep and name not in below.columns}
+    asked = {
+        helper: value.arguments[0].structure
+        for helper, value in below.columns.items()
+        if isinstance(value, Call) and value.function == "is_null"
+    }
+    return {helper: f"{_IS_NULL}{chosen[of]}" for helper, of in asked.items() if of in chosen}
+
+
 def _sorter(orders: tuple[Order, ...]) -> Callable[[pa.Table], pa.Table]:
     def sort(table: pa.Table) -> pa.Table:
         if table.num_rows == 0:
             return table
         batch = table.combine_chunks().to_batches()[0]
+        for name in [str(order.column) for order in orders if str(order.column).startswith(_IS_NULL)]:
+            batch = batch.append_column(name, batch.column(name.removeprefix(_IS_NULL)).is_null())
         return table.take(pa.array(ordered(Batch.of_columns(batch), orders)))
 
     return sort

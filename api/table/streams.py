@@ -388,7 +388,10 @@ class Streams:
         for one in node.inputs:
             if takes_back(one):
                 message = f"{node.name} takes rows that only come; those below it are updated or taken back"
-                raise ProgramError(message, hint="put it below GROUP BY, Top-N or outer joins")
+                hint = "put it below GROUP BY, Top-N or outer joins"
+                if any(isinstance(below, TopN) and below.of_upserts for below in walk(one)):
+                    hint = "a table of 'kafka' with PRIMARY KEY and WATERMARK reads the same topic as versions"
+                raise ProgramError(message, hint=hint)
             self._require_event_time(one, node, node.times[0] if one is node.inputs[0] else None)
         schemas = (node.inputs[0].schema, node.inputs[1].schema)
         assert schemas[0] is not None

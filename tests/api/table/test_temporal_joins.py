@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.errors import ProgramError
+from headrace.sql.parsing.errors import SqlError
 from headrace.table import TableEnvironment
 
 VIEW = """
@@ -200,3 +202,20 @@ def test_what_has_no_versions_is_refused_with_its_place(parts, message):
         with pytest.raises(Exception, match=message) as raised:
             env.execute_sql(BASE.format(*parts)).to_arrow()
     assert "line 1" in str(raised.value)
+
+
+def test_upserts_are_no_versions_and_no_function_makes_them():
+    with TableEnvironment.create(parallelism=1, actor_system="local") as env:
+        env.execute_script("""
+            CREATE TABLE o (k STRING, ts TIMESTAMP(3), WATERMARK FOR ts AS ts) WITH ('connector' = 'datagen');
+            CREATE TABLE v (k STRING, r INT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts, PRIMARY KEY (k) NOT ENFORCED)
+            WITH ('connector' = 'upsert-kafka', 'topic' = 't', 'properties.bootstrap.servers' = 'nowhere:1',
+                  'key.format' = 'raw', 'value.format' = 'json');
+        """)
+        query = "SELECT o.k, v.r FROM o JOIN v FOR SYSTEM_TIME AS OF o.ts ON o.k = v.k"
+        with pytest.raises(ProgramError, match="rows that only come") as refused:
+            env.execute_sql(query).to_arrow()
+        assert "a table of 'kafka' with PRIMARY KEY and WATERMARK" in str(refused.value)
+        with pytest.raises(SqlError, match="no table function rates") as unknown:
+            env.explain_sql("SELECT o.k, r.r FROM o, LATERAL TABLE(rates(o.ts)) AS r WHERE r.k = o.k")
+        assert "FOR SYSTEM_TIME AS OF" in str(unknown.value)
