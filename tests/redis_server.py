@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -67,6 +68,18 @@ class RedisServer:
         if process is not None:
             process.kill()
             process.wait(STOP_TIMEOUT_S)
+
+    stop = kill
+
+    def pause(self) -> None:
+        """Have it stand still, with its connections open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def new_key(self) -> str:
         """A key that no other test has."""

@@ -81,6 +81,7 @@ ROOMS = (
     "api/connectors/lake",
     "api/connectors/delta",
     "api/connectors/iceberg",
+    "api/connectors/rabbitmq",
     "api/connectors/redis",
     "api/connectors/postgres_cdc",
     "api/connectors/sql",

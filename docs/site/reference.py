@@ -80,6 +80,7 @@ MODULES = (
     ("table", "headrace.table", "Tables and SQL"),
     ("files", "headrace.connectors.files", "Files"),
     ("kafka", "headrace.connectors.kafka", "Kafka"),
+    ("rabbitmq", "headrace.connectors.rabbitmq", "RabbitMQ"),
     ("redis", "headrace.connectors.redis", "Redis"),
     ("databases", "headrace.connectors.sql", "Databases"),
     ("postgres-cdc", "headrace.connectors.postgres_cdc", "Changes of PostgreSQL"),

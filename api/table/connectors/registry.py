@@ -19,6 +19,7 @@ from .generated import NexmarkTable
 from .jdbc import JdbcTable
 from .kafka import KafkaTable, UpsertKafkaTable
 from .postgres_cdc import PostgresCdcTable
+from .rabbitmq import RabbitmqTable
 from .redis import RedisTable
 
 __all__ = ["connector_of"]
@@ -33,6 +34,7 @@ _CONNECTORS: tuple[Any, ...] = (
     NexmarkTable,
     PostgresCdcTable,
     PrintTable,
+    RabbitmqTable,
     RedisTable,
     UpsertKafkaTable,
 )

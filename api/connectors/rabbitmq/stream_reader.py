@@ -1,0 +1,269 @@
+"""Reads streams of RabbitMQ side by side, in a thread, from offsets on.
+
+Invariant: a stream's position is the offset behind the last message that was given, or passed over.
+
+Source: RabbitMQ's "Stream Plugin Protocol"; Flink's ``SplitFetcher``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.connectors.contract import (
+    ALL_SPLITS_FINISHED,
+    NOTHING_NOW,
+    Polled,
+    ReaderContext,
+    SourceReader,
+    Split,
+    SplitFinished,
+)
+from headrace.engine.errors import CheckpointMismatchError, SourceError
+from headrace.state.checkpoints.manifest_schema import is_count
+
+from ...formats.messages import BadMessage
+from ..messages.client_thread import AwayError, ClientThread
+from ..messages.decoding import MessageDecoder, Metadata, reject
+from .address import HEARTBEAT_S, Address
+from .amqp10 import body_of
+from .stream_client import (
+    INTERNAL_ERROR,
+    NO_STREAM,
+    UNAVAILABLE,
+    Chunk,
+    StreamConnection,
+    StreamRefusedError,
+    StreamsAwayError,
+)
+
+__all__ = ["METADATA", "Message", "StreamReader"]
+
+POLL_MS = 5
+"""How soon to look again when nothing was there."""
+
+LISTEN_S = 0.1
+CREDIT = 10
+"""Chunks of a stream that are under way, or wait for the thread."""
+
+MAX_WAITING = 20
+"""Chunks that wait for the task, of all streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a stream."""
+
+    stream: str
+    offset: int
+    time_ms: int
+    body: bytes
+
+
+METADATA: Metadata = {
+    "stream": (pa.string(), lambda message: message.stream),
+    "offset": (pa.int64(), lambda message: message.offset),
+    "timestamp": (pa.timestamp("ms", "UTC"), lambda message: message.time_ms),
+}
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One stream and how far it was fetched, or given.
+
+    Attributes:
+        start: ``first`` and ``timestamp`` as long as nothing was read, then ``offset``.
+        at: The offset of the next message, or the timestamp.
+        end: The offset that is read no more; None for none.
+        is_sure: Whether a chunk has come since it was subscribed to.
+    """
+
+    stream: str
+    start: str
+    at: int
+    end: int | None
+    is_sure: bool = False
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.end is not None and (self.end == 0 or (self.start == "offset" and self.at >= self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    stream: str
+    chunk: Chunk
+
+
+class _Fetcher(ClientThread):
+    """Fetches chunks of some streams."""
+
+    def __init__(self, address: Address, name: str, patience_s: float, readings: Sequence[_Reading]) -> None:
+        super().__init__(name, MAX_WAITING, patience_s)
+        self._address = address
+        self._readings = readings
+        self._connection: StreamConnection | None = None
+
+    def connect(self) -> None:
+        try:
+            connection = self._connection = StreamConnection(self._address, HEARTBEAT_S)
+            for number, one in enumerate(self._readings):
+                one.is_sure = False
+                if not one.is_at_end:
+                    connection.subscribe(number, one.stream, one.start, one.at, CREDIT)
+        except StreamsAwayError as error:
+            raise AwayError(str(error)) from error
+        except StreamRefusedError as error:
+            passes = error.code in (UNAVAILABLE, INTERNAL_ERROR)
+            message = f"a stream of RabbitMQ cannot be read: {error}"
+            hint = "make it first" if error.code == NO_STREAM else None
+            raise AwayError(message) if passes else SourceError(message, hint=hint) from error
+
+    def disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def work(self) -> None:
+        assert self._connection is not None
+        try:
+            chunk = self._connection.receive(LISTEN_S)
+            if chunk is not None:
+                self._take(self._readings[chunk.subscription], chunk)
+                self._connection.give_credit(chunk.subscription, 1)
+        except StreamsAwayError as error:
+            raise AwayError(str(error)) from error
+        except ValueError as error:
+            message = f"a stream of RabbitMQ cannot be read: {error}"
+            raise SourceError(message) from error
+
+    def _take(self, reading: _Reading, chunk: Chunk) -> None:
+        behind = chunk.first_offset + len(chunk.messages)
+        if reading.start == "offset" and not reading.is_sure:
+            _check_first(reading, chunk.first_offset, behind)
+        reading.is_sure = True
+        if reading.is_at_end or (reading.start == "offset" and behind <= reading.at):
+            return
+        reading.start, reading.at = "offset", behind
+        self.give(_Fetched(reading.stream, chunk))
+
+    def while_waiting(self) -> None:
+        """Say that we are there, while the task takes nothing."""
+        if self._connection is not None:
+            try:
+                self._connection.beat()
+            except StreamsAwayError:
+                return  # noticed again when the connection is read
+
+
+def _check_first(reading: _Reading, first: int, behind: int) -> None:
+    """See that the first chunk is the one that was asked for.
+
+    Raises:
+        SourceError: If messages before it are gone, or it is of another stream.
+    """
+    if first > reading.at:
+        why = f"messages up to offset {first} were deleted before they were read"
+    elif behind < reading.at:
+        why = "it is another one, which has not come so far"
+    else:
+        return
+    message = f"stream {reading.stream!r} of RabbitMQ cannot be read on: {why}"
+    hint = "a longer max-age keeps messages; to go on without them, start anew without the checkpoint"
+    raise SourceError(message, hint=hint, split=reading.stream, position=f"offset {reading.at}")
+
+
+class StreamReader(SourceReader):
+    """Reads the streams of one subtask.
+
+    Args:
+        address: Of the server.
+        decoder: Makes records of messages.
+        patience_s: How long the server may be away.
+    """
+
+    def __init__(self, address: Address, decoder: MessageDecoder[Message], patience_s: float) -> None:
+        self._address = address
+        self._decoder = decoder
+        self._patience_s = patience_s
+        self._readings: dict[str, _Reading] = {}
+        self._fetchers: list[_Fetcher] = []
+
+    def open(self, context: ReaderContext) -> None:
+        self._context = context
+
+    def add_splits(self, splits: list[Split]) -> None:
+        self._readings.update({split.split_id: _reading_of(split) for split in splits})
+        name = f"rabbitmq {self._context.operator_name} {self._context.subtask + 1}"
+        fetcher = _Fetcher(self._address, name, self._patience_s, [_reading_of(split) for split in splits])
+        self._fetchers.append(fetcher)
+        fetcher.start()
+
+    def poll(self, max_records: int) -> Any:
+        if not self._readings:
+            return ALL_SPLITS_FINISHED
+        found: list[Polled | SplitFinished] = []
+        num_records = 0
+        for fetcher in self._fetchers:
+            while num_records < max_records and (fetched := fetcher.take()) is not None:
+                num_records += len(fetched.chunk.messages)
+                if fetched.stream in self._readings:
+                    found += self._read(self._readings[fetched.stream], fetched.chunk)
+        for reading in [one for one in self._readings.values() if one.is_at_end]:
+            del self._readings[reading.stream]
+            found.append(SplitFinished(reading.stream))
+        return found or NOTHING_NOW
+
+    def _read(self, reading: _Reading, chunk: Chunk) -> list[Polled]:
+        first = chunk.first_offset
+        skipped = max(0, reading.at - first) if reading.start == "offset" else 0
+        messages: list[Message] = []
+        bad: list[BadMessage] = []
+        offsets: list[int] = []
+        for offset, message in enumerate(chunk.messages[skipped:], first + skipped):
+            if reading.end is not None and offset >= reading.end:
+                break
+            try:
+                messages.append(Message(reading.stream, offset, chunk.time_ms, body_of(message)))
+            except ValueError as error:
+                bad.append(BadMessage(len(offsets), message, str(error)))
+                offsets.append(offset)
+        if bad:
+            reject(
+                self._context, self._decoder.on_error, reading.stream, bad, lambda one: f"offset {offsets[one.index]}"
+            )
+        batch = self._decoder.decode(self._context, reading.stream, messages, lambda one: one.time_ms)
+        behind = first + len(chunk.messages)
+        reading.start, reading.at = "offset", behind if reading.end is None else min(behind, reading.end)
+        return [Polled(reading.stream, batch)] if len(batch) else []
+
+    def next_poll_ms(self) -> int | None:
+        return self._context.now_ms() + POLL_MS
+
+    def snapshot(self) -> list[Split]:
+        return [
+            Split(name, {"end": one.end}, {"from": one.start, "at": one.at}) for name, one in self._readings.items()
+        ]
+
+    def close(self) -> None:
+        fetchers, self._fetchers = self._fetchers, []
+        for fetcher in fetchers:
+            fetcher.stop(1.0)
+
+
+def _reading_of(split: Split) -> _Reading:
+    """Where a split is.
+
+    Raises:
+        CheckpointMismatchError: If its position is none of a stream.
+    """
+    position, end = split.position, split.payload.get("end")
+    is_right = isinstance(position, dict) and position.keys() == {"from", "at"} and is_count(position["at"])
+    is_right = is_right and position["from"] in ("first", "offset", "timestamp") and (end is None or is_count(end))
+    if not is_right:
+        message = "the checkpoint's position is not one of a stream of RabbitMQ"
+        raise CheckpointMismatchError(message, split=split.split_id)
+    return _Reading(split.split_id, position["from"], position["at"], end)

@@ -1,0 +1,161 @@
+"""Streams of RabbitMQ as a source: exactly once.
+
+A split is a stream, its position the offset of the next message. Offsets are part of checkpoints, and only those count
+when a job goes on; nothing is stored in RabbitMQ. A stream has one reader, so several streams, as the partitions of a
+super stream, are what several subtasks share.
+
+What RabbitMQ has deleted before it was read cannot be had any more: that is an error, and no jump.
+
+Source: RabbitMQ's "Streams and Superstreams"; Flink's FLIP-27.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
+from headrace.engine.errors import ConfigurationError, SourceError
+from headrace.state.values.durations import parse_duration_ms
+
+from ...formats.messages import MessageFormat
+from ..messages.decoding import MessageDecoder, OnError
+from .address import STREAM_PORT, Address
+from .stream_client import StreamConnection, StreamRefusedError, StreamsAwayError
+from .stream_reader import METADATA, Message, StreamReader
+
+__all__ = ["RabbitStreamSource"]
+
+LAST_CHUNK_TIMEOUT_S = 2.0
+"""How long to wait for the last chunk of a stream, until it is taken for empty."""
+
+
+class RabbitStreamSource:
+    """Reads messages of streams; with ``metadata`` also what RabbitMQ says of them.
+
+    Event times are when RabbitMQ wrote the messages, unless the watermark strategy has an assigner.
+
+    Args:
+        url: ``rabbitmq-stream://user:password@host:port/virtual-host``; the node must have a replica of the streams.
+        streams: A name, or several.
+        value: How bodies are decoded, as `JsonMessages`; see `headrace.formats.messages`.
+        start: Where to begin when nothing is restored: ``first``, ``next`` (what comes from now on), an offset, or
+            ``timestamp:`` and epoch milliseconds.
+        bounded: Whether the source ends with the messages that are there when the job begins.
+        metadata: Columns that are added to those of the value: ``stream``, ``offset``, ``timestamp``. A mapping gives
+            them other names.
+        on_error: What becomes of a message that cannot be decoded: ``fail``; ``skip``, counted as
+            ``num_records_skipped``; or ``dead-letter``, the side output of that name.
+        patience: How long RabbitMQ may be away before the job fails: milliseconds or text.
+
+    Guarantees: exactly once, as far as RabbitMQ keeps what was not read yet.
+
+    Raises:
+        ConfigurationError: If an argument has an illegal value.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        streams: str | Sequence[str],
+        *,
+        value: MessageFormat,
+        start: str | int = "first",
+        bounded: bool = False,
+        metadata: Sequence[str] | Mapping[str, str] = (),
+        on_error: OnError = "fail",
+        patience: int | str = "1 min",
+    ) -> None:
+        names = (streams,) if isinstance(streams, str) else tuple(streams)
+        if not names or not all(names) or len(set(names)) < len(names):
+            message = f"a source reads streams, each once; got {streams!r}"
+            raise ConfigurationError(message)
+        self.is_bounded = bounded
+        self._scan = _Scan(names, *_start_of(start), bounded)
+        self._address = Address.of(url, "rabbitmq-stream", STREAM_PORT)
+        self._patience_s = parse_duration_ms(patience) / 1_000
+        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
+        self._decoder = MessageDecoder[Message](
+            value, lambda one: one.body, lambda one: f"offset {one.offset}", METADATA, dict(columns), on_error
+        )
+
+    def __repr__(self) -> str:
+        return f"RabbitStreamSource({', '.join(self._scan.streams)})"
+
+    def produced_columns(self) -> pa.Schema | None:
+        """Return the columns of the records; None for rows of Python objects."""
+        return self._decoder.schema
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        """Finds where to begin in the streams, and where to end."""
+        return _Streams(self._address, self._scan)
+
+    def create_reader(self) -> SourceReader:
+        """Make a reader of some of them."""
+        return StreamReader(self._address, self._decoder, self._patience_s)
+
+
+def _start_of(start: str | int) -> tuple[str, int]:
+    """Where to begin: as the protocol has it.
+
+    Raises:
+        ConfigurationError: If that is nowhere.
+    """
+    if start in ("first", "next"):
+        return str(start), 0
+    if type(start) is int and start >= 0:
+        return "offset", start
+    text = start.removeprefix("timestamp:") if isinstance(start, str) else ""
+    if text != start and text.isdecimal():
+        return "timestamp", int(text)
+    message = f"start must be first, next, an offset, or timestamp: and epoch milliseconds; got {start!r}"
+    raise ConfigurationError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    streams: tuple[str, ...]
+    start: str
+    at: int
+    is_bounded: bool
+
+
+class _Streams:
+    discovery_interval_ms: int | None = None
+
+    def __init__(self, address: Address, scan: _Scan) -> None:
+        self._address = address
+        self._scan = scan
+
+    def discover(self) -> Discovery:
+        """All streams."""
+        scan = self._scan
+        ends: dict[str, int | None] = dict.fromkeys(scan.streams)
+        if scan.is_bounded or scan.start == "next":
+            ends = {name: self._end_of(name) for name in scan.streams}
+        splits = []
+        for name in scan.streams:
+            position: dict[str, Any] = {"from": scan.start, "at": scan.at}
+            if scan.start == "next":
+                position = {"from": "offset" if ends[name] else "first", "at": ends[name]}
+            end = ends[name] if scan.is_bounded else None
+            splits.append(Split(name, {"end": end}, position, is_bounded=False))
+        is_repeatable = scan.start != "next" and not scan.is_bounded
+        return Discovery(splits, is_final=True, is_repeatable=is_repeatable)
+
+    def _end_of(self, stream: str) -> int:
+        """The offset behind the last message."""
+        try:
+            connection = StreamConnection(self._address)
+            try:
+                connection.subscribe(0, stream, "last", 0, 1)
+                chunk = connection.receive(LAST_CHUNK_TIMEOUT_S)
+            finally:
+                connection.close()
+        except (StreamsAwayError, StreamRefusedError, ValueError) as error:
+            message = f"stream {stream!r} of RabbitMQ cannot be looked at: {error}"
+            raise SourceError(message) from error
+        return 0 if chunk is None else chunk.first_offset + len(chunk.messages)

@@ -1,0 +1,252 @@
+"""Queues of RabbitMQ against a real server: what is read and acknowledged, what is sent, and errors.
+
+Risks and families: lost, doubled and left messages (jobs that fail, restored at another parallelism, connections and
+servers that die, against what was sent); wrong bytes (oracle: pika); bad input (errors by name).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pytest
+from rabbitmq_server import rabbitmq_server  # noqa: F401 - a fixture
+
+from headrace import MapFunction, RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
+from headrace.connectors.rabbitmq import (
+    JsonMessages,
+    RabbitQueueSink,
+    RabbitQueueSource,
+    RabbitStreamSink,
+    TextMessages,
+)
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
+from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError, SourceError
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.testing.sink_harness import SinkTestHarness
+
+
+def source_of(server, queues, **arguments):
+    return RabbitQueueSource(server.url, queues, **{"value": TextMessages(), **arguments})
+
+
+class FailsFourTimes(MapFunction):
+    """Fails for some records, when it meets them first."""
+
+    def __init__(self, directory):
+        self._directory = directory
+        self._failing = set(random.Random(7).sample(range(900), 4))
+
+    def map(self, value):
+        if int(value) in self._failing and not (mark := self._directory / f"failed-{value}").exists():
+            mark.touch()
+            message = f"made to fail at {value}"
+            raise OSError(message)
+        return value
+
+
+def test_queues_are_read_exactly_once_through_failures_and_rescales(rabbitmq_server, tmp_path):  # noqa: F811
+    queues, target = [rabbitmq_server.new_queue() for _ in range(3)], rabbitmq_server.new_stream()
+    path, sent = None, 0
+    for parallelism in (2, 3, 1):
+        for queue in queues:
+            rabbitmq_server.send(queue, [str(sent + n) for n in range(100)], first=sent)
+            rabbitmq_server.send(queue, [str(sent + n) for n in range(10)], first=sent)  # sent again by its sender
+            sent += 100
+        with StreamExecutionEnvironment.get_execution_environment("local", parallelism=parallelism) as env:
+            env.enable_checkpointing(20, directory=str(tmp_path / "checkpoints"))
+            env.set_restart_strategy(RestartStrategies.fixed_delay_restart(4, 10))
+            source = source_of(rabbitmq_server, queues)
+            stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "in").uid("in")
+            sink = RabbitStreamSink(rabbitmq_server.stream_url, target, value=TextMessages())
+            stream.map(FailsFourTimes(tmp_path)).uid("map").rebalance().sink_to(sink).uid("out")
+            client = env.execute_async("part", from_savepoint=path)
+            while len(rabbitmq_server.streamed(target)) < sent:
+                assert client.view().state not in ("FAILED", "FINISHED"), client.view().failures
+            path = client.stop_with_savepoint(str(tmp_path / "savepoints"))
+    assert len(list(tmp_path.glob("failed-*"))) == 4
+    assert Counter(map(int, rabbitmq_server.streamed(target))) == Counter(range(sent))
+    assert [rabbitmq_server.left(queue) for queue in queues] == [[], [], []]
+
+
+# --------------------------------------------------------------------------------------------------------- by a reader
+class Reading:
+    """A reader under hand."""
+
+    def __init__(self, source, splits=None, checkpointing=True):
+        self.warnings, self.letters = [], []
+        self.now_ms = 0
+        self.reader = source.create_reader()
+        self.reader.open(
+            ReaderContext(
+                "queue", 0, 1, lambda: self.now_ms, MetricGroup(), self.letters.append,
+                checkpointing=checkpointing, warn=self.warnings.append,
+            )
+        )  # fmt: skip
+        self.reader.add_splits(splits or source.create_enumerator(EnumeratorContext(1)).discover().splits)
+
+    def rows(self, number):
+        rows = []
+        while len(rows) < number:
+            rows += self.poll()
+        return rows
+
+    def poll(self):
+        found = self.reader.poll(100)
+        return [] if found is NOTHING_NOW else [row for part in found for row in part.batch.rows]
+
+
+def test_what_comes_again_is_known_and_acknowledged(rabbitmq_server):  # noqa: F811
+    queue = rabbitmq_server.new_queue()
+    rabbitmq_server.send(queue, ["0", "1", "2"])
+    source = source_of(rabbitmq_server, queue)
+    first = Reading(source)
+    assert first.rows(3) == ["0", "1", "2"]
+    splits = first.reader.snapshot_for(1)
+    rabbitmq_server.send(queue, ["3"], first=3)
+    assert first.rows(1) == ["3"]
+    first.reader.close()  # checkpoint 1 was complete, and nobody has heard of it
+    second = Reading(source, splits)
+    assert second.rows(1) == ["3"]
+    rabbitmq_server.kill()
+    rabbitmq_server.start()
+    rabbitmq_server.send(queue, ["4"], first=4)
+    assert second.rows(1) == ["4"]
+    second.reader.snapshot_for(2)
+    second.reader.notify_checkpoint_complete(2)
+    second.reader.close()
+    assert rabbitmq_server.left(queue) == []
+
+
+def test_a_queue_goes_on_behind_its_prefetch_count(rabbitmq_server):  # noqa: F811
+    queue = rabbitmq_server.new_queue()
+    rabbitmq_server.send(queue, [str(number) for number in range(25)])
+    reading = Reading(source_of(rabbitmq_server, queue, prefetch=10))
+    assert len(reading.rows(10)) == 10
+    while not reading.warnings:
+        assert reading.poll() == []
+    assert "no more than 10 messages" in reading.warnings[0]
+    for checkpoint_id, number in ((1, 10), (2, 5)):
+        reading.reader.snapshot_for(checkpoint_id)
+        reading.reader.notify_checkpoint_complete(checkpoint_id)
+        assert len(reading.rows(number)) == number
+    reading.reader.close()
+    assert len(rabbitmq_server.left(queue)) == 5
+
+
+def test_without_ids_several_consumers_share_a_queue_at_least_once(rabbitmq_server):  # noqa: F811
+    queue = rabbitmq_server.new_queue()
+    rabbitmq_server.send(queue, [str(number) for number in range(100)], first=None)
+    source = source_of(rabbitmq_server, queue, deduplicate_by=None, consumers=2)
+    splits = source.create_enumerator(EnumeratorContext(2)).discover().splits
+    assert [split.split_id for split in splits] == [queue, f"{queue}#2"]
+    readings = [Reading(source, [split]) for split in splits]
+    found = Counter()
+    while found.total() < 100:
+        for reading in readings:
+            found.update(reading.poll())
+    assert found == Counter(map(str, range(100)))
+    for reading in readings:
+        reading.reader.snapshot_for(1)
+        reading.reader.notify_checkpoint_complete(1)
+        reading.reader.close()
+    assert rabbitmq_server.left(queue) == []
+
+
+def test_without_checkpoints_messages_are_acknowledged_as_they_go(rabbitmq_server):  # noqa: F811
+    queue = rabbitmq_server.new_queue()
+    rabbitmq_server.send(queue, ["0", "1"])
+    reading = Reading(source_of(rabbitmq_server, queue), checkpointing=False)
+    assert reading.rows(2) == ["0", "1"]
+    assert reading.poll() == []
+    reading.reader.close()
+    assert rabbitmq_server.left(queue) == []
+
+
+def test_what_cannot_be_read_is_an_error_by_name(rabbitmq_server):  # noqa: F811
+    queue = rabbitmq_server.new_queue()
+    rabbitmq_server.send(queue, ["x"], first=None)
+    reading = Reading(source_of(rabbitmq_server, queue))
+    with pytest.raises(SourceError, match=r"no correlation_id.*delivery 1"):
+        reading.rows(1)
+    reading.reader.close()
+    reading = Reading(source_of(rabbitmq_server, "no-such-queue", patience=0))
+    with pytest.raises(SourceError, match="no-such-queue"):
+        reading.rows(1)
+    reading.reader.close()
+    reading = Reading(
+        source_of(rabbitmq_server, queue, deduplicate_by="message_id", value=JsonMessages({"n": "int64"}))
+    )
+    rabbitmq_server.left(queue)
+    reading.reader.close()
+
+
+def test_bad_messages_become_dead_letters_and_are_acknowledged(rabbitmq_server):  # noqa: F811
+    queue = rabbitmq_server.new_queue()
+    rabbitmq_server.send(queue, ['{"n": 1}', "{", '{"n": 2}'], timestamp=7)
+    source = source_of(
+        rabbitmq_server, queue, value=JsonMessages({"n": "int64"}), on_error="dead-letter", metadata=["correlation_id"]
+    )
+    reading = Reading(source)
+    assert reading.rows(2) == [{"n": 1, "correlation_id": "0"}, {"n": 2, "correlation_id": "2"}]
+    (letter,) = [row for batch in reading.letters for row in batch.rows]
+    assert (letter["raw"], letter["position"]) == ("{", "delivery 2, correlation id '1'")
+    reading.reader.snapshot_for(1)
+    reading.reader.notify_checkpoint_complete(1)
+    reading.reader.close()
+    assert rabbitmq_server.left(queue) == []
+
+
+def test_wrong_arguments_are_refused():
+    def told(**arguments):
+        given = {"url": "amqp://localhost", "queues": "q", "value": TextMessages(), **arguments}
+        with pytest.raises(ConfigurationError) as refused:
+            RabbitQueueSource(**given)
+        return str(refused.value)
+
+    assert "each once" in told(queues=["a", "a"])
+    assert "must be amqp://" in told(url="http://localhost")
+    assert "without deduplicate_by" in told(consumers=2)
+    assert "from 1 to 65535" in told(prefetch=0)
+    assert "120 s at least" in told(remember="1 min")
+    assert "correlation_id, message_id or None" in told(deduplicate_by="id")
+    for arguments in ({}, {"queue": "q", "exchange": "e"}, {"queue": "q", "routing_key": "r"}):
+        with pytest.raises(ConfigurationError, match="one of the two"):
+            RabbitQueueSink("amqp://localhost", value=TextMessages(), **arguments)
+
+
+# ---------------------------------------------------------------------------------------------------------------- sinks
+def test_messages_are_there_when_the_barrier_has_passed(rabbitmq_server):  # noqa: F811
+    queue = rabbitmq_server.new_queue()
+    sink = RabbitQueueSink(rabbitmq_server.url, queue, value=JsonMessages(), correlation_id="n")
+    harness = SinkTestHarness(sink)
+    harness.start()
+    harness.write(Batch.of_rows([{"n": number} for number in range(8_000)]))
+    harness.checkpoint(1)
+    reading = Reading(source_of(rabbitmq_server, queue, value=JsonMessages(), prefetch=20_000))
+    assert [row["n"] for row in reading.rows(8_000)] == list(range(8_000))
+    assert len(reading.reader.snapshot()[0].position) == 8_000
+    reading.reader.close()
+    rabbitmq_server.kill()
+    rabbitmq_server.start()
+    assert [json.loads(body)["n"] for body in rabbitmq_server.left(queue)] == list(range(8_000))
+    with pytest.raises(SinkError, match="does not take messages"):  # of a server that was away meanwhile
+        harness.write(Batch.of_rows([{"n": 1}]))
+        harness.checkpoint(2)
+    harness.close()
+
+
+def test_what_reaches_no_queue_is_an_error(rabbitmq_server):  # noqa: F811
+    def told(**where):
+        harness = SinkTestHarness(RabbitQueueSink(rabbitmq_server.url, value=TextMessages(), **where))
+        harness.start()
+        with pytest.raises(HeadraceError) as refused:
+            harness.write(["x"])
+            harness.checkpoint(1)
+        harness.close()
+        return str(refused.value)
+
+    assert "reaches no queue" in told(queue="no-such-queue")
+    assert "no exchange" in told(exchange="no-such-exchange", routing_key="r")

@@ -1,0 +1,291 @@
+"""Streams of RabbitMQ against a real server: the contract of sinks, what is read, and errors.
+
+Risks and families: lost and doubled records (contract suite: crashes, zombies, parallelisms; jobs that fail, restored
+at another parallelism; a server that dies); wrong bytes (oracle: RabbitMQ's own client); what is gone, and bad input
+(errors by name).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+
+import pytest
+from campaigns import campaign
+from rabbitmq_server import rabbitmq_server  # noqa: F401 - a fixture
+
+from headrace import MapFunction, RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
+from headrace.connectors.rabbitmq import JsonMessages, RabbitStreamSink, RabbitStreamSource, TextMessages
+from headrace.connectors.rabbitmq.address import Address
+from headrace.connectors.rabbitmq.amqp10 import body_of, message_of
+from headrace.connectors.rabbitmq.stream_client import StreamConnection
+from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext, Split
+from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, HeadraceError, SourceError
+from headrace.engine.kernel.metrics import MetricGroup
+from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
+from headrace.testing.sink_harness import SinkTestHarness
+
+
+def sink_of(server, stream, value=None):
+    return RabbitStreamSink(server.stream_url, stream, value=value or TextMessages())
+
+
+def source_of(server, streams, **arguments):
+    return RabbitStreamSource(server.stream_url, streams, **{"value": TextMessages(), **arguments})
+
+
+@pytest.mark.parametrize(
+    "check",
+    [campaign(check) if "anywhere" in check.__name__ else check for check in SINK_CONTRACT],
+    ids=lambda check: check.__name__,
+)
+def test_contract(check, rabbitmq_server):  # noqa: F811
+    stream = rabbitmq_server.new_stream()
+    check(SinkSubject(sink_of(rabbitmq_server, stream), lambda: map(int, rabbitmq_server.streamed(stream)), str))
+
+
+def test_many_messages_keep_their_order_through_a_dead_server(rabbitmq_server):  # noqa: F811
+    stream = rabbitmq_server.new_stream()
+    harness = SinkTestHarness(sink_of(rabbitmq_server, stream))
+    harness.start()
+    harness.write([str(number) for number in range(30_000)])
+    harness.checkpoint(1)
+    harness.write([str(number) for number in range(30_000, 30_010)])
+    harness.checkpoint(2, notifies=False)
+    rabbitmq_server.kill()
+    rabbitmq_server.start()
+    harness.start()
+    assert [int(value) for value in rabbitmq_server.streamed(stream)] == list(range(30_010))
+
+
+class FailsFourTimes(MapFunction):
+    """Fails for some records, when it meets them first."""
+
+    def __init__(self, directory):
+        self._directory = directory
+        self._failing = set(random.Random(7).sample(range(3_000), 4))
+
+    def map(self, value):
+        if int(value) in self._failing and not (mark := self._directory / f"failed-{value}").exists():
+            mark.touch()
+            message = f"made to fail at {value}"
+            raise OSError(message)
+        return value
+
+
+def test_from_stream_to_stream_through_failures_exactly_once(rabbitmq_server, tmp_path):  # noqa: F811
+    sources, target = [rabbitmq_server.new_stream() for _ in range(3)], rabbitmq_server.new_stream()
+    for number, stream in enumerate(sources):
+        rabbitmq_server.send(stream, [str(1_000 * number + n) for n in range(1_000)])
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=2) as env:
+        env.enable_checkpointing(20, directory=str(tmp_path))
+        env.set_restart_strategy(RestartStrategies.fixed_delay_restart(4, 10))
+        source = source_of(rabbitmq_server, sources, bounded=True)
+        stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "in")
+        stream.map(FailsFourTimes(tmp_path)).rebalance().sink_to(sink_of(rabbitmq_server, target))
+        result = env.execute("stream to stream")
+    assert result.num_restarts >= 1
+    assert Counter(map(int, rabbitmq_server.streamed(target))) == Counter(range(3_000))
+
+
+def last_numbers(server, stream):
+    return len(server.streamed(stream))
+
+
+def test_a_savepoint_is_read_on_at_another_parallelism(rabbitmq_server, tmp_path):  # noqa: F811
+    sources, target = [rabbitmq_server.new_stream() for _ in range(3)], rabbitmq_server.new_stream()
+    path, sent = None, 0
+    for parallelism in (2, 3, 1):
+        for stream in sources:
+            rabbitmq_server.send(stream, [str(sent + n) for n in range(100)])
+            sent += 100
+        with StreamExecutionEnvironment.get_execution_environment("local", parallelism=parallelism) as env:
+            env.enable_checkpointing(20, directory=str(tmp_path / "checkpoints"))
+            source = source_of(rabbitmq_server, sources)
+            stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "in").uid("in")
+            stream.rebalance().sink_to(sink_of(rabbitmq_server, target)).uid("out")
+            client = env.execute_async("part", from_savepoint=path)
+            while last_numbers(rabbitmq_server, target) < sent:
+                assert client.view().state not in ("FAILED", "FINISHED")
+            path = client.stop_with_savepoint(str(tmp_path / "savepoints"))
+    assert Counter(map(int, rabbitmq_server.streamed(target))) == Counter(range(sent))
+
+
+# --------------------------------------------------------------------------------------------------------- by a reader
+def reader_of(source, splits=None):
+    """A reader with its splits, at the beginning unless they are given."""
+    splits = splits or source.create_enumerator(EnumeratorContext(1)).discover().splits
+    reader = source.create_reader()
+    reader.letters = []
+    reader.open(ReaderContext("stream", 0, 1, lambda: 0, MetricGroup(), reader.letters.append))
+    reader.add_splits(splits)
+    return reader
+
+
+def polled(reader, number):
+    """So many records."""
+    rows = []
+    while len(rows) < number:
+        found = reader.poll(100)
+        for part in [] if found is NOTHING_NOW else found:
+            rows += part.batch.rows
+    return rows
+
+
+def test_reading_begins_where_it_is_told_and_goes_on_through_a_dead_server(rabbitmq_server):  # noqa: F811
+    stream = rabbitmq_server.new_stream()
+    rabbitmq_server.send(stream, ["0", "1", "2"])
+
+    def source(start):
+        return source_of(
+            rabbitmq_server, stream, start=start, value=TextMessages(column="n"), metadata=["offset", "stream"]
+        )
+
+    readers = [reader_of(source(start)) for start in ("first", 2, "next", "timestamp:0")]
+    rabbitmq_server.send(stream, ["3", "4"])
+    found = [polled(reader, n) for reader, n in zip(readers, (5, 3, 2, 5), strict=True)]
+    assert [[row["n"] for row in rows] for rows in found] == [list("01234"), list("234"), list("34"), list("01234")]
+    assert all(row["offset"] == int(row["n"]) and row["stream"] == stream for rows in found for row in rows)
+    splits = readers[0].snapshot()
+    assert splits[0].position == {"from": "offset", "at": 5}
+    rabbitmq_server.kill()
+    rabbitmq_server.start()
+    rabbitmq_server.send(stream, ["5", "6"])
+    readers.append(reader_of(source("first"), splits))
+    for reader in readers:
+        assert [row["n"] for row in polled(reader, 2)] == ["5", "6"]
+        reader.close()
+
+
+def test_publishers_and_their_numbers_take_no_offsets(rabbitmq_server):  # noqa: F811
+    """What a stream keeps besides messages must not look like messages that are gone."""
+    stream = rabbitmq_server.new_stream()
+    connection = StreamConnection(Address.of(rabbitmq_server.stream_url, "rabbitmq-stream", 1))
+    source = source_of(rabbitmq_server, stream)
+    reader = reader_of(source)
+    for number in range(60):
+        connection.publish(f"publisher {number}", stream, 1, [message_of(str(number).encode())])
+        if number % 20 == 19:
+            assert len(polled(reader, 1)) >= 1
+            splits = reader.snapshot()
+            reader.close()
+            reader = reader_of(source, splits)
+    reader.close()
+    connection.close()
+
+
+def test_what_is_gone_before_it_was_read_is_an_error(rabbitmq_server):  # noqa: F811
+    stream = rabbitmq_server.new_stream(**{"x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000})
+    rabbitmq_server.send(stream, ["first"])
+    source = source_of(rabbitmq_server, stream)
+    reader = reader_of(source)
+    assert polled(reader, 1) == ["first"]
+    splits = reader.snapshot()
+    reader.close()
+    for _ in range(20):
+        rabbitmq_server.send(stream, ["x" * 3_000] * 3)
+    reader = reader_of(source, splits)
+    with pytest.raises(SourceError, match="were deleted before they were read"):
+        polled(reader, 1)
+    reader.close()
+    reader = reader_of(source, [Split(stream, {"end": None}, {"from": "offset", "at": 1_000})])
+    rabbitmq_server.send(stream, ["y"])
+    with pytest.raises(SourceError, match="has not come so far"):
+        polled(reader, 1)
+    reader.close()
+    with pytest.raises(SourceError, match="does not exist"):
+        polled(reader_of(source_of(rabbitmq_server, "no stream")), 1)
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip", "dead-letter"])
+def test_bad_messages_are_told_with_their_offsets(on_error, rabbitmq_server):  # noqa: F811
+    stream = rabbitmq_server.new_stream()
+    rabbitmq_server.send(stream, ['{"n": 1}', "{", '{"n": 2}'])
+    connection = StreamConnection(Address.of(rabbitmq_server.stream_url, "rabbitmq-stream", 1))
+    connection.publish("", stream, 1, [b"no amqp", message_of(b'{"n": 3}')])
+    connection.close()
+    reader = reader_of(source_of(rabbitmq_server, stream, value=JsonMessages({"n": "int64"}), on_error=on_error))
+    if on_error == "fail":
+        with pytest.raises(HeadraceError, match=r"offset [13]"):
+            polled(reader, 3)
+    else:
+        assert [row["n"] for row in polled(reader, 3)] == [1, 2, 3]
+        letters = [row for batch in reader.letters for row in batch.rows]
+        expected = ["offset 1", "offset 3"] if on_error == "dead-letter" else []
+        assert sorted(row["position"] for row in letters) == expected
+    reader.close()
+
+
+def test_messages_of_other_clients_are_read(rabbitmq_server):  # noqa: F811
+    """RabbitMQ's own client: properties around the body, and batches in one entry, also compressed."""
+    import asyncio
+
+    import rstream
+
+    stream = rabbitmq_server.new_stream()
+
+    async def send():
+        async with rstream.Producer(
+            "127.0.0.1", rabbitmq_server.stream_port, username="guest", password="guest"
+        ) as own:
+            message = rstream.AMQPMessage(
+                body=b"with properties",
+                properties=rstream.Properties(message_id="m", subject="s" * 300),
+                application_properties={"a": 1, "b": "text", "c": None, "d": True},
+            )
+            await own.send_wait(stream, message)
+            for kind in (rstream.CompressionType.No, rstream.CompressionType.Gzip):
+                batch = [rstream.AMQPMessage(body=f"batch {number}".encode()) for number in range(3)]
+                await own.send_sub_entry(stream, batch, compression_type=kind)
+
+    asyncio.run(send())
+    reader = reader_of(source_of(rabbitmq_server, stream))
+    assert polled(reader, 7) == ["with properties", *[f"batch {number}" for number in range(3)] * 2]
+    reader.close()
+
+
+# ----------------------------------------------------------------------------------------------------- without a server
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 100_000])
+def test_bodies_come_back(size):
+    body = bytes(size)
+    assert body_of(message_of(body)) == body
+    value = b"\x00\x80" + (0x77).to_bytes(8, "big") + b"\xb1" + size.to_bytes(4, "big") + body
+    assert body_of(b"\x00\x53\x73\xc0\x03\x02\x40\x43" + value) == body
+
+
+def test_no_bytes_make_a_message_that_is_none():
+    rng = random.Random(3)
+    good = b"\x00\x53\x73\xc0\x03\x02\x40\x43" + message_of(b"body")
+    for _ in range(3_000):
+        damaged = bytearray(good[: rng.randrange(len(good) + 1)])
+        for _ in range(rng.randrange(3)):
+            if damaged:
+                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        with contextlib.suppress(ValueError):
+            body_of(bytes(damaged))
+
+
+@pytest.mark.parametrize("position", [None, {"from": "next", "at": 1}, {"from": "offset", "at": -1}, {"at": 1}])
+def test_what_is_no_position_is_refused(position):
+    source = RabbitStreamSource("rabbitmq-stream://localhost", "s", value=TextMessages())
+    with pytest.raises(CheckpointMismatchError):
+        reader_of(source, [Split("s", {"end": None}, position)])
+
+
+def test_wrong_arguments_are_refused():
+    def told(**arguments):
+        given = {"url": "rabbitmq-stream://localhost", "streams": "s", "value": TextMessages(), **arguments}
+        with pytest.raises(ConfigurationError) as refused:
+            RabbitStreamSource(**given)
+        return str(refused.value)
+
+    assert "each once" in told(streams=[])
+    assert "first, next, an offset" in told(start="latest")
+    assert "must be rabbitmq-stream://" in told(url="amqp://localhost")
+    assert "format of messages" in told(value="json")
+    with pytest.raises(ConfigurationError, match="must not be empty"):
+        RabbitStreamSink("rabbitmq-stream://localhost", "", value=TextMessages())
+    away = RabbitStreamSource("rabbitmq-stream://127.0.0.1:1", "s", value=TextMessages(), patience=0)
+    with pytest.raises(SourceError, match="do not answer"):
+        polled(reader_of(away), 1)

@@ -1,0 +1,230 @@
+"""A real RabbitMQ server with streams for tests, in a temporary directory, on free ports of the loopback; may be killed
+and started again.
+
+It has an ``epmd`` of its own, which Erlang's nodes look for, so that none is left behind. Skips the test, with the
+reason, where there is no server or no client.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from free_ports import free_port
+
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 10
+READY = b"Server startup complete"
+
+MARKER = b"end-of-what-is-there-"
+"""What a reader of a stream knows its end by."""
+
+PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+"""Debian's, below the one in the path, which changes the user."""
+
+
+class RabbitmqServer:
+    """One node."""
+
+    def __init__(self, program: str, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port, self.stream_port, epmd_port = free_port(), free_port(), free_port()
+        settings = {
+            "listeners.tcp.1": f"127.0.0.1:{self.port}",
+            "stream.listeners.tcp.1": f"127.0.0.1:{self.stream_port}",
+            "stream.advertised_host": "127.0.0.1",
+            "stream.advertised_port": self.stream_port,
+            "log.file.level": "info",
+            "vm_memory_high_watermark.absolute": "1GB",
+            "disk_free_limit.absolute": "50MB",
+        }
+        (directory / "rabbitmq.conf").write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
+        (directory / "plugins").write_text("[rabbitmq_stream].")
+        self._log = directory / "node.log"
+        self._environment = {
+            **os.environ,
+            "HOME": str(directory),  # for the cookie
+            "ERL_EPMD_PORT": str(epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"headrace-{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
+            "RABBITMQ_CONF_ENV_FILE": str(directory / "no-such-file"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
+            "RABBITMQ_MNESIA_BASE": str(directory / "data"),
+            "RABBITMQ_LOG_BASE": str(directory),
+            "RABBITMQ_LOGS": str(self._log),
+            "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the node, whose id we have then
+            "RABBITMQ_PID_FILE": str(directory / "pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
+            ),
+        }
+        self._program = program
+        self._epmd: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://127.0.0.1:{self.port}"
+
+    @property
+    def stream_url(self) -> str:
+        return f"rabbitmq-stream://127.0.0.1:{self.stream_port}"
+
+    def start(self) -> None:
+        """Start it, and wait until it says that it is ready, streams and all."""
+        if self._epmd is None:
+            self._epmd = subprocess.Popen(
+                ["epmd"], env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        said = self._log.stat().st_size if self._log.exists() else 0
+        with open(self._directory / "output", "ab") as output:
+            self._process = subprocess.Popen([self._program], env=self._environment, stdout=output, stderr=output)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (self._log.exists() and READY in self._log.read_bytes()[said:]):
+            assert self._process.poll() is None, self._tail()
+            assert time.monotonic() < deadline, self._tail()
+            time.sleep(0.1)
+        socket.create_connection(("127.0.0.1", self.stream_port)).close()
+
+    def _tail(self) -> str:
+        return "".join(
+            path.read_text(errors="replace")[-2_000:]
+            for path in (self._directory / "output", self._log)
+            if path.exists()
+        )
+
+    def kill(self) -> None:
+        """Kill it with signal 9."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Kill it, and what it has been started with."""
+        self.kill()
+        epmd, self._epmd = self._epmd, None
+        if epmd is not None:
+            epmd.kill()
+            epmd.wait(STOP_TIMEOUT_S)
+
+    def pause(self) -> None:
+        """Have it stand still, with its connections open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    # ----------------------------------------------------------------------------------------- for the test itself
+    def connect(self) -> Any:
+        """A connection of the client of queues."""
+        import pika
+
+        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port))
+
+    def new_queue(self) -> str:
+        """Make a durable queue; gives its name."""
+        name = f"queue-{uuid.uuid4().hex[:12]}"
+        with self.connect() as connection:
+            connection.channel().queue_declare(name, durable=True)
+        return name
+
+    def new_stream(self, **arguments: Any) -> str:
+        """Make a stream; gives its name."""
+        name = f"stream-{uuid.uuid4().hex[:12]}"
+        given = {"x-queue-type": "stream", **{key.replace("_", "-"): value for key, value in arguments.items()}}
+        with self.connect() as connection:
+            connection.channel().queue_declare(name, durable=True, arguments=given)
+        return name
+
+    def send(self, queue: str, values: list[Any], first: int | None = 0, **properties: Any) -> None:
+        """Send messages to a queue or a stream; their correlation ids are numbers from the first on."""
+        import pika
+
+        with self.connect() as connection:
+            channel = connection.channel()
+            channel.tx_select()
+            for number, value in enumerate(values):
+                own = properties if first is None else {"correlation_id": str(first + number), **properties}
+                channel.basic_publish("", queue, value, pika.BasicProperties(delivery_mode=2, **own))
+            channel.tx_commit()
+
+    def left(self, queue: str) -> list[bytes]:
+        """Take all messages out of a queue."""
+        with self.connect() as connection:
+            channel, found = connection.channel(), []
+            while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
+                found.append(got[2])
+            return found
+
+    def streamed(self, stream: str) -> list[bytes]:
+        """What RabbitMQ's own client of streams reads from beginning to end."""
+        import asyncio
+
+        import rstream
+
+        async def read() -> list[bytes]:
+            found: list[bytes] = []
+            consumer = rstream.Consumer("127.0.0.1", port=self.stream_port, username="guest", password="guest")
+            await consumer.start()
+            marker = MARKER + uuid.uuid4().hex.encode()
+            self.send(stream, [marker], first=None)
+            done = asyncio.Event()
+
+            def take(message: Any, _context: Any) -> None:
+                body = b"".join(map(bytes, message.body)) if isinstance(message.body, list) else bytes(message.body)
+                if body == marker:
+                    done.set()
+                elif not body.startswith(MARKER):
+                    found.append(body)
+
+            offset = rstream.ConsumerOffsetSpecification(rstream.OffsetType.FIRST, None)
+            await consumer.subscribe(stream, take, offset_specification=offset, decoder=rstream.amqp_decoder)
+            await asyncio.wait_for(done.wait(), 60)
+            await consumer.close()
+            return found
+
+        return asyncio.run(read())
+
+
+_RUNNING: list[RabbitmqServer] = []
+"""The server, once it runs: a fixture is another one in each module that imports it."""
+
+
+def program() -> str:
+    """The server's program; skips the test if there is none."""
+    if not Path(PROGRAM).exists() or shutil.which("epmd") is None:
+        pytest.skip("there is no RabbitMQ on this machine (Debian's rabbitmq-server)")
+    return PROGRAM
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server(request: pytest.FixtureRequest) -> RabbitmqServer:
+    """One server for all tests of a process; each has queues and streams of its own."""
+    if not _RUNNING:
+        for name in ("pika", "rstream"):
+            if importlib.util.find_spec(name) is None:
+                pytest.skip(f"{name} is not installed")
+        found = program()
+        directory = Path(tempfile.mkdtemp(prefix="headrace-rabbitmq-", dir="/tmp"))
+        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+        server = RabbitmqServer(found, directory)
+        request.config.add_cleanup(server.stop)
+        server.start()
+        _RUNNING.append(server)
+    return _RUNNING[0]
