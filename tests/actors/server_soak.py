@@ -1,0 +1,238 @@
+"""The frame of soaks with a server: numbers through windows, while processes and the server die, counted at the end.
+
+A producer of its own writes numbers to a server, a job counts them in windows by event time and writes the counts
+back, exactly once. At random moments, but no sooner than a checkpoint is complete since the last death, a slot, a
+TaskManager, the JobManager, the server, or the server and a slot are killed with signal 9; the server is started
+again a moment later. At the end a client that is not ours reads the counts: every window must be there once, with its
+exact count, and those of a key in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+from kill_soak import kind_of, living_hosts
+
+from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, count
+
+NUM_KEYS = 40
+WINDOW_MS = 500
+RATE = 2_000
+"""Records a second, unless a soak says otherwise."""
+
+SECONDS_PER_FAULT = 15.0
+VICTIMS = ("slot", "slot", "TaskManager", "JobManager", "server", "server and slot")
+NUMBERS = {"key": "int64", "ts": "int64"}
+COUNTS = {"key": "int64", "window": "int64", "n": "int64"}
+END = {"key": -1, "ts": 1 << 40}
+"""A record behind all others, which lets event time come to their end. Its own window is never full."""
+
+FINISH_TIMEOUT_S = 600
+
+
+class Server(Protocol):
+    """What dies and comes back."""
+
+    def start(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def make_row(index: int, rate: int = RATE) -> dict[str, int]:
+    """The record of a number; event time goes at the rate."""
+    return {"key": index * 7 % NUM_KEYS, "ts": index * 1_000 // rate}
+
+
+def num_records_of(faults: int, rate: int = RATE) -> int:
+    """How many records there are for so many faults."""
+    return int(rate * SECONDS_PER_FAULT * (faults + 1))
+
+
+def expected_counts(num_records: int, rate: int = RATE) -> Counter[tuple[int, int]]:
+    rows = (make_row(index, rate) for index in range(num_records))
+    return Counter((row["key"], row["ts"] // WINDOW_MS) for row in rows)
+
+
+def window_of(row: dict[str, Any]) -> int:
+    """The number of a window that begins at a time."""
+    start = row["window_start"].replace(tzinfo=timezone.utc)
+    return round(start.timestamp() * 1_000) // WINDOW_MS
+
+
+def count_in_windows(stream: Any, sink: Any) -> None:
+    """Count numbers by key and window, and write the counts, those of a key by one subtask."""
+    (
+        stream.key_by("key")
+        .window(TumblingEventTimeWindows.of(WINDOW_MS))
+        .aggregate(n=count())
+        .map(lambda row: {"key": row["key"], "window": window_of(row), "n": row["n"]})
+        .key_by("key")
+        .sink_to(sink)
+    )
+
+
+class Producer(threading.Thread):
+    """Writes numbers at their rate, some at a time, through restarts of the server.
+
+    Args:
+        write: Writes the records of numbers, from a first one to before a last one; what it raises is tried again, and
+            must not double anything.
+        num_records: How many.
+        rate: Records a second.
+    """
+
+    def __init__(self, write: Callable[[int, int], None], num_records: int, rate: int = RATE) -> None:
+        super().__init__(daemon=True)
+        self._write, self._num_records, self._rate = write, num_records, rate
+        self.num_retries = 0
+
+    def run(self) -> None:
+        started, step = time.monotonic(), max(1, self._rate // 10)
+        for first in range(0, self._num_records, step):
+            last = min(first + step, self._num_records)
+            while True:
+                try:
+                    self._write(first, last)
+                    break
+                except Exception:
+                    self.num_retries += 1
+                    time.sleep(0.2)
+            time.sleep(max(0.0, started + last / self._rate - time.monotonic()))
+
+
+def strike(kind: str, server: Server, rng: random.Random) -> bool:
+    """Kill something; False if there is none of the kind now."""
+    if kind.startswith("server"):
+        server.kill()
+    if kind != "server":
+        hosts = living_hosts()
+        candidates = sorted(host for host in hosts if kind_of(host) == kind.removeprefix("server and "))
+        if candidates:
+            os.kill(hosts[rng.choice(candidates)], signal.SIGKILL)
+        elif not kind.startswith("server"):
+            return False
+    if kind.startswith("server"):
+        time.sleep(rng.uniform(0.5, 4))
+        server.start()
+    return True
+
+
+def judge(lines: Iterable[str], expected: Counter[tuple[int, int]]) -> dict[str, int]:
+    """What is wrong with the counts that are there."""
+    got: Counter[tuple[int, int]] = Counter()
+    rows: Counter[tuple[int, int]] = Counter()
+    last: dict[int, int] = {}
+    num_misordered = 0
+    for row in map(json.loads, lines):
+        place = row["key"], row["window"]
+        got[place] += row["n"]
+        rows[place] += 1
+        num_misordered += row["window"] <= last.get(row["key"], -1)
+        last[row["key"]] = row["window"]
+    return {
+        "windows": rows.total(),
+        "lost": (expected - got).total(),
+        "doubled": (got - expected).total() + rows.total() - len(rows),
+        "out of order": num_misordered,
+    }
+
+
+def finish_when(is_there: Callable[[], bool], directory: Path) -> Callable[[Any], None]:
+    """Have a job without end stop once all is there, some checkpoints later: what is doubled may come behind."""
+
+    def finish(client: Any) -> None:
+        deadline = time.monotonic() + FINISH_TIMEOUT_S
+        while not is_there():
+            assert time.monotonic() < deadline, "not all windows came"
+            assert client.view().state not in ("FINISHED", "FAILED"), client.view().failures
+            time.sleep(0.5)
+        enough = client.view().checkpoints_completed + 5
+        while client.view().checkpoints_completed < enough:
+            time.sleep(0.2)
+        client.stop_with_savepoint(str(directory / "savepoint"))
+
+    return finish
+
+
+def run_job(
+    server: Server,
+    producer: Any,
+    build: Callable[[StreamExecutionEnvironment], None],
+    finish: Callable[[Any], None],
+    options: argparse.Namespace,
+    directory: Path,
+) -> dict[str, Any]:
+    """Run the job on Ray while things die; gives what happened."""
+    rng = random.Random(options.seed)
+    struck: Counter[str] = Counter()
+    num_completed = 0
+    with StreamExecutionEnvironment.get_execution_environment(
+        actor_system="ray", slot_request_timeout_ms=300_000
+    ) as env:
+        env.set_parallelism(2)
+        env.set_state_backend(options.state_backend)
+        env.enable_checkpointing(500, directory=str(directory / "checkpoints"))
+        build(env)
+        client = env.execute_async("soak")
+        producer.start()
+        while struck.total() < options.faults and client.view().state not in ("FINISHED", "FAILED"):
+            completed = client.view().checkpoints_completed
+            num_completed = min(num_completed, completed)  # a new JobManager counts anew
+            if completed == num_completed:
+                time.sleep(0.2)  # deaths of a job that does not run show nothing
+                continue
+            time.sleep(rng.uniform(0.0, SECONDS_PER_FAULT / 4))
+            kind = rng.choice(VICTIMS)
+            num_completed = completed
+            if strike(kind, server, rng):
+                struck[kind] += 1
+        producer.join()
+        finish(client)
+        view = client.view()
+    return {
+        "faults": struck.total(),
+        **{f"killed: {kind}": struck[kind] for kind in sorted(struck)},
+        "restarts": view.num_restarts,
+        "checkpoints": view.checkpoints_completed,
+    }
+
+
+def main(
+    description: str | None, soak: Callable[[argparse.Namespace, Path], dict[str, Any]], wrong: Iterable[str] = ()
+) -> int:
+    """Run a soak as its command line says, and print its figures.
+
+    Args:
+        description: For ``--help``.
+        soak: Gives figures, of which those of `judge` must be 0.
+        wrong: More figures that must be 0.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--faults", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--state-backend", choices=("heap", "rocksdb"), default="heap")
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="headrace-soak-", dir="/tmp"))
+    try:
+        figures = soak(options, directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    for name, value in figures.items():
+        print(f"{name}: {value}")
+    num_wrong = sum(figures[name] for name in ("lost", "doubled", "out of order", *wrong))
+    is_bad = bool(num_wrong) or figures["faults"] < options.faults
+    print(f"{0 if is_bad else 1} passed, {1 if is_bad else 0} failed")
+    return 1 if is_bad else 0
