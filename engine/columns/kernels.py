@@ -28,7 +28,7 @@ from headrace.state.errors import ProgramError
 
 from . import decimal_kernels
 
-__all__ = ["KERNELS", "TIME_UNITS", "Value", "compute", "different_texts"]
+__all__ = ["KERNELS", "TIME_UNITS", "Value", "compute"]
 
 Value = Any
 """A ``pa.Array`` with one element per record, or a ``pa.Scalar`` that stands for all records."""
@@ -327,7 +327,7 @@ def _regexp_extract(value: Value, pattern: str, group: int) -> Value:
     return _once_for_each(extracted, _as_text(value))
 
 
-def different_texts(texts: pa.Array) -> pa.DictionaryArray | None:
+def _different_texts(texts: pa.Array) -> pa.DictionaryArray | None:
     """Texts as a dictionary of those that differ; None if of the first hardly any comes again.
 
     To find out which are different costs a sixth of a search for a pattern.
@@ -340,7 +340,7 @@ def different_texts(texts: pa.Array) -> pa.DictionaryArray | None:
 
 def _once_for_each(kernel: Callable[[Value], Value], texts: Value) -> Value:
     """What a costly kernel gives for texts; asked once for each different one where some come again."""
-    codes = different_texts(texts) if isinstance(texts, pa.Array) else None
+    codes = _different_texts(texts) if isinstance(texts, pa.Array) else None
     return kernel(texts) if codes is None else kernel(codes.dictionary).take(codes.indices)
 
 

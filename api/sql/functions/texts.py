@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.columns.kernels import Value, compute, different_texts
+from headrace.engine.columns.kernels import Value, compute
 
 from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
@@ -24,7 +24,7 @@ __all__ = ["FUNCTIONS", "substring", "trimmed"]
 
 _TEXT = pa.string()
 _INT = pa.int32()
-_PARTS = pa.list_view(_TEXT)
+_PARTS = pa.list_(_TEXT)
 
 
 def _text(value: Typed) -> Typed:
@@ -79,26 +79,18 @@ _TRIMS: dict[str, Callable[..., Value]] = {
 }
 
 
-def _parts_of(value: pa.Array, separator: str) -> pa.ListViewArray:
-    """The parts between separators, an empty text and NULL having none; texts that come several times share theirs.
-    Without a separator texts are split at blanks.
-    """
+def _parts_of(value: Value, separator: str) -> Value:
+    """The parts between separators; an empty text has none. Without a separator texts are split at blanks."""
     pc = compute()
-    once = different_texts(value)
-    texts = value if once is None else once.dictionary
-    parts = pc.split_pattern(texts, separator) if separator else pc.split_pattern_regex(texts, r"\s")
-    starts = parts.offsets.to_numpy()[:-1]
-    sizes = np.where(pc.fill_null(pc.equal(texts, ""), True), 0, np.diff(parts.offsets.to_numpy()))
-    if once is not None:
-        # NULL is one behind the last text; there may be no text at all.
-        rows = once.indices.fill_null(len(texts)).to_numpy()
-        starts, sizes = np.append(starts, 0)[rows], np.append(sizes, 0)[rows]
-    return pa.ListViewArray.from_arrays(pa.array(starts), pa.array(sizes, pa.int32()), parts.values)
+    parts = pc.split_pattern(value, separator) if separator else pc.split_pattern_regex(value, r"\s")
+    is_empty = pc.equal(value, "")
+    return pc.if_else(is_empty, pa.scalar(None, parts.type), parts) if pc.any(is_empty).as_py() else parts
 
 
-def _part_at(parts: pa.ListViewArray, index: int) -> pa.Array:
-    starts, sizes = (array.to_numpy().astype(np.int64) for array in (parts.offsets, parts.sizes))
-    return parts.values.take(pa.array(starts + index, mask=(sizes <= index) | (index < 0)))
+def _part_at(parts: pa.Array, index: int) -> pa.Array:
+    lengths = compute().list_value_length(parts).fill_null(0).to_numpy(zero_copy_only=False)
+    starts = np.asarray(parts.offsets)[:-1].astype(np.int64)
+    return parts.values.take(pa.array(starts + index, mask=(lengths <= index) | (index < 0)))
 
 
 def _bind_split_index(value: Typed, separator: Typed, index: Typed) -> Typed:
