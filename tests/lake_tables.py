@@ -38,7 +38,7 @@ class DeltaTables:
         return self.table().to_pyarrow_table()
 
     def partition(self, name, value):
-        return self.table().to_pyarrow_table(partitions=[(name, "=", value)]).to_pylist()
+        return self.table().to_pyarrow_table(filters=[(name, "=", value)]).to_pylist()
 
     def append(self, rows):
         self.library.write_deltalake(str(self.directory / "numbers"), rows, mode="append")

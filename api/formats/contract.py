@@ -182,9 +182,16 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def columns_to_write(batch: Batch, schema: pa.Schema | None) -> pa.RecordBatch:
-    """Return records as columns of the declared schema, if there is one."""
+    """Return records as columns of the declared schema, if there is one, with what it says of them beside their types
+    (the ids that a table gives its columns).
+    """
     columns = batch.columns_as(schema)
-    return columns if schema is None else columns_as(columns, schema, drop_others=True)
+    if schema is None:
+        return columns
+    columns = columns_as(columns, schema, drop_others=True)
+    if columns.schema.equals(schema, check_metadata=True):
+        return columns
+    return pa.RecordBatch.from_arrays(columns.columns, schema=schema)
 
 
 def in_order(columns: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:

@@ -191,6 +191,10 @@ class Catalog(ABC):
     def find(self, path: ObjectPath) -> Entry | None:
         """Return what is under a name; None if there is nothing."""
 
+    def completed(self, statement: CreateTable, path: ObjectPath) -> CreateTable:
+        """Return a CREATE TABLE with the options that need not be said in this catalog."""
+        return statement
+
     @abstractmethod
     def create(self, path: ObjectPath, entry: CatalogTable | CatalogView) -> None:
         """Keep a table or view.
@@ -343,6 +347,13 @@ class Catalogs:
         shown = path.name if path[:2] == self.current else str(path)
         message = f"there is no {kind} {shown!r}"
         return SqlError(message, hint=nearest(path.name, names) or f"there are {', '.join(names) or 'none'}")
+
+    def completed(self, statement: CreateTable) -> CreateTable:
+        """Return a CREATE TABLE with the options that its catalog knows, unless it is the program's alone."""
+        path = self.path_of(statement.name)
+        if statement.is_temporary or path.catalog not in self.catalogs:
+            return statement
+        return self.catalogs[path.catalog].completed(statement, path)
 
     # -- tables and views ----------------------------------------------------------------------------------------------
 

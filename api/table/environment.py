@@ -247,7 +247,7 @@ class TableEnvironment:
                 partitioned_by=statement.partitioned_by or like.partitioned_by,
                 options={**like.options, **statement.options},
             )
-        entry = table_entry(statement, text)
+        entry = table_entry(self._catalogs.completed(statement), text)
         tables = self._tables()
         # Computed columns and the watermark are checked where they are written.
         tables.made(statement.name, entry, self._queries(text, tables))

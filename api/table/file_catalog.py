@@ -24,6 +24,7 @@ from ..sql.parsing.parser import parse_statements
 from ..sql.parsing.statements import CreateTable, CreateView
 from .catalog import Catalog, CatalogTable, CatalogView, Entry, MemoryCatalog, ObjectPath, table_entry, taken
 from .connectors.contract import Options
+from .iceberg_catalog import IcebergCatalog
 
 __all__ = ["FileCatalog", "catalog_of"]
 
@@ -38,9 +39,15 @@ def catalog_of(name: str, options: dict[str, str]) -> Catalog:
         ConfigurationError: If there is no such type, or an option is unknown or missing.
     """
     taken_options = Options(options, f"catalog {name}")
-    kind = taken_options.choice("type", (MemoryCatalog.kind, FileCatalog.kind))
+    kind = taken_options.choice("type", (MemoryCatalog.kind, FileCatalog.kind, IcebergCatalog.kind))
     default = taken_options.take("default-database", str, "default")
-    made = MemoryCatalog(default) if kind == MemoryCatalog.kind else FileCatalog(taken_options.need("path"), default)
+    made: Catalog
+    if kind == MemoryCatalog.kind:
+        made = MemoryCatalog(default)
+    elif kind == IcebergCatalog.kind:
+        made = IcebergCatalog(taken_options, default)
+    else:
+        made = FileCatalog(taken_options.need("path"), default)
     taken_options.end()
     return made
 

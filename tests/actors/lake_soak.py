@@ -136,7 +136,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     try:
         with stranger(tables) as told:
             figures = soak(
-                options.faults, options.seed, None, str(directory), read, options.state_backend, build, VICTIMS
+                options.faults, options.seed, None, str(directory), read, options.state_backend, build, VICTIMS, 20
             )
         kinds = [path.name.partition("-")[0] for path in deaths.iterdir()]
         [(strangers,)] = asked(tables, f"SELECT count(*) FROM counted WHERE key = {STRANGER}")

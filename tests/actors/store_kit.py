@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from failover import leader_pid, num_heads
 from kill_soak import expected_windows, kind_of, living_hosts, make_row
 
-from headrace import DataStream, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
+from headrace import DataStream, JobClient, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.actors.ray.connection import open_ray
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
@@ -92,6 +92,17 @@ def strike(kind: str, server: StoreServer | None, settings: HighAvailabilitySett
     return True
 
 
+def goes_on(client: JobClient) -> bool:
+    """Whether the job goes on; returns behind its next complete checkpoint, so that it is not struck down for ever."""
+    before = None
+    while (view := patiently(client.view)).state not in ("FINISHED", "FAILED"):
+        before = view.checkpoints_completed if before is None else before
+        if view.checkpoints_completed != before:
+            return True
+        time.sleep(0.3)
+    return False
+
+
 def judge(lines: list[str], num_records: int) -> dict[str, int]:
     """What is wrong with what is public."""
     got: Counter[tuple[int, int]] = Counter()
@@ -124,6 +135,7 @@ def soak(
     state_backend: str,
     build: Callable[[StreamExecutionEnvironment, str, int], None] = build,
     victims: Sequence[str] = VICTIMS,
+    seconds_per_fault: float = SECONDS_PER_FAULT,
 ) -> dict[str, Any]:
     """Run the job with faults.
 
@@ -135,10 +147,11 @@ def soak(
         read: Gives all lines of the files that are public, through a client that nobody here wrote.
         state_backend: Of the job.
         build: Makes the job.
-        victims: What is killed, one of them at a time.
+        victims: What is killed, one of them at a time, behind the next complete checkpoint.
+        seconds_per_fault: So much input there is.
     """
     rng = random.Random(seed)
-    num_records = int(RATE * SECONDS_PER_FAULT * (faults + 1))
+    num_records = int(RATE * seconds_per_fault * (faults + 1))
     open_ray("local", 8)
     settings = HighAvailabilitySettings(f"{place}/ha", f"soak-{uuid.uuid4().hex[:6]}", lease_ms=LEASE_MS)
     env = StreamExecutionEnvironment.get_execution_environment("ray", detached=True, high_availability=settings)
@@ -149,7 +162,7 @@ def soak(
     struck: Counter[str] = Counter()
     client = env.execute_async("store soak")
     try:
-        while sum(struck.values()) < faults and patiently(client.view).state not in ("FINISHED", "FAILED"):
+        while sum(struck.values()) < faults and goes_on(client):
             time.sleep(rng.uniform(0.2, SECONDS_PER_FAULT / 2))
             if num_heads(env) < 2:
                 continue  # a leader that cannot renew its lease ends, and so does the cluster if it has no other head

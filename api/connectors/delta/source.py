@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
 
 from headrace.engine.connectors.contract import EnumeratorContext, SourceReader, SplitEnumerator
 
 from ...arguments.places import absolute_place
-from ..lake.options import follow_ms_of, require_reading, time_of
-from ..lake.reading import LakeEnumerator, LakeReader, OnChange
+from ..lake.options import columns_of, follow_ms_of, require_reading, time_of
+from ..lake.reading import LakeEnumerator, LakeReader, OnChange, read_all
 from .client import DeltaAccess, delta
 from .reading import ReadableDelta
 
@@ -25,7 +28,8 @@ class DeltaSource:
 
     Args:
         uri: The table's folder: a local path or a URI.
-        columns: Which to read; None for all.
+        columns: Which to read: names, or a schema (or a mapping from names to types) that also says as which types;
+            None for all.
         version: Whose rows are read; None for the newest when the job begins.
         as_of: The same by time: a `datetime`, or text in ISO 8601.
         follow: Look for new versions this often (milliseconds, or text such as ``"10 s"``), without end; None reads one
@@ -45,7 +49,7 @@ class DeltaSource:
         self,
         uri: str | os.PathLike[str],
         *,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | pa.Schema | Mapping[str, Any] | None = None,
         version: int | None = None,
         as_of: datetime | str | None = None,
         follow: object = None,
@@ -59,12 +63,25 @@ class DeltaSource:
         access = DeltaAccess(absolute_place(uri), dict(storage_options))
         moment = time_of(as_of)
         self._table = ReadableDelta(access, version, None if moment is None else moment.isoformat(), start)
-        self._columns = None if columns is None else tuple(columns)
+        self._columns, self._schema = columns_of(columns)
         self._on_change: OnChange = on_change
         self.is_bounded = self._follow_ms is None
 
     def __repr__(self) -> str:
         return f"DeltaSource({self._table.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The table's."""
+        return self._table.name
+
+    def produced_columns(self) -> pa.Schema | None:
+        """The columns of the records, if they were declared."""
+        return self._schema
+
+    def read(self) -> pa.Table:
+        """Return all rows of the version, here and now."""
+        return read_all(self._table, self._columns, self._schema)
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Make what finds files."""
@@ -72,4 +89,4 @@ class DeltaSource:
 
     def create_reader(self) -> SourceReader:
         """Make what reads them."""
-        return LakeReader(self._table, self._columns)
+        return LakeReader(self._table, self._columns, self._schema)

@@ -25,6 +25,7 @@ from headrace.engine.connectors.sink_protocols import GlobalCommittable
 from headrace.engine.errors import (
     CheckpointMismatchError,
     ConfigurationError,
+    InternalError,
     NotFoundError,
     PossibleLossError,
     SinkError,
@@ -157,19 +158,27 @@ class IcebergAccess:
                 return
             with contextlib.suppress(library.exceptions.NamespaceAlreadyExistsError):
                 catalog.create_namespace(self.table.rpartition(".")[0])
-            with contextlib.suppress(library.exceptions.TableAlreadyExistsError):
+            failures = library.exceptions
+            with contextlib.suppress(failures.TableAlreadyExistsError, failures.CommitFailedException):
                 make_table(catalog, self.table, self.schema, self.partition_by)
         except Exception as error:
             message = f"the Iceberg table cannot be made: {masked(str(error))}"
             raise SinkError(message, **self.place) from error
 
 
-def make_table(catalog: Any, name: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Make a table whose partitions are values of columns."""
+def make_table(
+    catalog: Any, name: str, schema: pa.Schema, partition_by: Sequence[str], key: Sequence[str] = ()
+) -> None:
+    """Make a table whose partitions are values of columns, and whose key may be known."""
     library = iceberg()
-    with catalog.create_table_transaction(name, schema) as making, making.update_spec() as spec:
+    required = [field.with_nullable(False) if field.name in key else field for field in schema]
+    making = catalog.create_table_transaction(name, pa.schema(required))
+    with making, making.update_spec() as spec:
         for column in partition_by:
             spec.add_field(column, library.transforms.IdentityTransform(), column)
+        if key:
+            with making.update_schema() as update:
+                update.set_identifier_fields(*key)
 
 
 class IcebergView:
@@ -340,6 +349,9 @@ class IcebergView:
         """The table may have got more columns, other names and wider types since a file was written."""
         kinds = {_id_of(field): field for field in self.schema}
         present = {_id_of(field): field for field in written}
+        if b"" in present:
+            message = f"a file was written without the id of column {present[b''].name!r}"
+            raise InternalError(message, file=one.name, **self._access.place)
         for number, found in present.items():
             now = kinds.get(number)
             if now is not None and not _can_become(_small(found.type), now.type):

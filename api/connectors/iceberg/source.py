@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
 
 from headrace.engine.connectors.contract import EnumeratorContext, SourceReader, SplitEnumerator
 
-from ..lake.options import follow_ms_of, require_reading, time_of
-from ..lake.reading import LakeEnumerator, LakeReader, OnChange
+from ..lake.options import columns_of, follow_ms_of, require_reading, time_of
+from ..lake.reading import LakeEnumerator, LakeReader, OnChange, read_all
 from .client import IcebergAccess, iceberg
 from .options import require_catalog, require_table
 from .reading import ReadableIceberg
@@ -25,7 +28,8 @@ class IcebergSource:
     Args:
         table: ``namespace.name``.
         catalog: As for `IcebergSink`.
-        columns: Which to read; None for all.
+        columns: Which to read: names, or a schema (or a mapping from names to types) that also says as which types;
+            None for all.
         version: The id of the snapshot whose rows are read; None for the newest when the job begins.
         as_of: The same by time: a `datetime`, or text in ISO 8601.
         follow: Look for new snapshots this often (milliseconds, or text such as ``"10 s"``), without end; None reads
@@ -45,7 +49,7 @@ class IcebergSource:
         table: str,
         *,
         catalog: Mapping[str, str],
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | pa.Schema | Mapping[str, Any] | None = None,
         version: int | None = None,
         as_of: datetime | str | None = None,
         follow: object = None,
@@ -60,12 +64,25 @@ class IcebergSource:
         moment = time_of(as_of)
         as_of_ms = None if moment is None else round(moment.timestamp() * 1_000)
         self._table = ReadableIceberg(access, version, as_of_ms, start)
-        self._columns = None if columns is None else tuple(columns)
+        self._columns, self._schema = columns_of(columns)
         self._on_change: OnChange = on_change
         self.is_bounded = self._follow_ms is None
 
     def __repr__(self) -> str:
         return f"IcebergSource({self._table.name!r})"
+
+    @property
+    def name(self) -> str:
+        """The table's."""
+        return self._table.name
+
+    def produced_columns(self) -> pa.Schema | None:
+        """The columns of the records, if they were declared."""
+        return self._schema
+
+    def read(self) -> pa.Table:
+        """Return all rows of the version, here and now."""
+        return read_all(self._table, self._columns, self._schema)
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Make what finds files."""
@@ -73,4 +90,4 @@ class IcebergSource:
 
     def create_reader(self) -> SourceReader:
         """Make what reads them."""
-        return LakeReader(self._table, self._columns)
+        return LakeReader(self._table, self._columns, self._schema)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, nearest
 from headrace.engine.kernel.config import parse_duration_ms
 
+from ...formats.schemas import schema_of
 from .reading import OnChange
 
-__all__ = ["follow_ms_of", "require_reading", "require_writing", "time_of"]
+__all__ = ["columns_of", "follow_ms_of", "require_reading", "require_writing", "time_of"]
 
 
 def require_writing(
@@ -38,6 +39,19 @@ def require_writing(
         if absent and schema is not None:
             message = f"{what}: there is no column {absent[0]!r}"
             raise ConfigurationError(message, hint=nearest(absent[0], schema.names))
+
+
+def columns_of(
+    columns: Sequence[str] | pa.Schema | Mapping[str, Any] | None,
+) -> tuple[tuple[str, ...] | None, pa.Schema | None]:
+    """Return the names of columns that are to be read, and their types if those are given."""
+    if columns is None:
+        return None, None
+    if isinstance(columns, (pa.Schema, Mapping)):
+        schema = schema_of(columns)
+        assert schema is not None
+        return tuple(schema.names), schema
+    return tuple(columns), None
 
 
 def follow_ms_of(follow: object) -> int | None:

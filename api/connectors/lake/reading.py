@@ -33,7 +33,16 @@ from headrace.engine.connectors.source_protocols import EnumeratorProgress, Prog
 from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError, SourceError, nearest
 from headrace.state.credentials import masked
 
-__all__ = ["LakeEnumerator", "LakeReader", "OnChange", "ReadableTable", "Version", "in_columns", "wanted_columns"]
+__all__ = [
+    "LakeEnumerator",
+    "LakeReader",
+    "OnChange",
+    "ReadableTable",
+    "Version",
+    "in_columns",
+    "read_all",
+    "wanted_columns",
+]
 
 OnChange = Literal["fail", "skip"]
 """What a version that takes rows away means to who follows: an error, or nothing."""
@@ -148,11 +157,13 @@ class LakeReader(SourceReader):
     Args:
         table: Whose.
         columns: Which to read; None for all.
+        schema: As which types; None for the table's.
     """
 
-    def __init__(self, table: ReadableTable, columns: tuple[str, ...] | None) -> None:
+    def __init__(self, table: ReadableTable, columns: tuple[str, ...] | None, schema: pa.Schema | None = None) -> None:
         self._table = table
         self._columns = columns
+        self._schema = schema
         self._splits: list[Split] = []
         # Of the first split: what is decoded, what is not, and how many rows were given. None if it is not open.
         self._batches: Iterator[pa.RecordBatch] | None = None
@@ -188,7 +199,8 @@ class LakeReader(SourceReader):
     def _next(self, split: Split, max_records: int) -> pa.RecordBatch | None:
         if self._batches is None:
             self._position = split.position or 0
-            self._batches = _behind(self._table.open_file(split.payload, self._columns), self._position)
+            rows = _typed(self._table.open_file(split.payload, self._columns), self._schema)
+            self._batches = _behind(rows, self._position)
         while self._rest is None or not self._rest.num_rows:
             self._rest = next(self._batches, None)
             if self._rest is None:
@@ -206,6 +218,24 @@ class LakeReader(SourceReader):
 
     def close(self) -> None:
         self._batches = self._rest = None
+
+
+def _typed(batches: Iterator[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    return batches if schema is None else (batch.cast(schema) for batch in batches)
+
+
+def read_all(table: ReadableTable, columns: tuple[str, ...] | None, schema: pa.Schema | None) -> pa.Table:
+    """Return all rows of a version, here and now."""
+    version: Version = _asked(table, partial(table.first, follows=False))
+    batches = [
+        batch
+        for one in version.files
+        for batch in _typed(table.open_file({**one, "version": version.number}, columns), schema)
+    ]
+    if not batches and schema is None:
+        message = "an empty table is read with a schema"
+        raise SourceError(message, table=table.name)
+    return pa.Table.from_batches(batches, schema)
 
 
 def _behind(batches: Iterator[pa.RecordBatch], position: int) -> Iterator[pa.RecordBatch]:

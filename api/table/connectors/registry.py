@@ -21,6 +21,7 @@ from .kafka import KafkaTable, UpsertKafkaTable
 from .postgres_cdc import PostgresCdcTable
 from .rabbitmq import RabbitmqTable
 from .redis import RedisTable
+from .lake import DeltaLakeTable, IcebergTable
 
 __all__ = ["connector_of"]
 
@@ -28,7 +29,9 @@ _CONNECTORS: tuple[Any, ...] = (
     BlackholeTable,
     CollectTable,
     DatagenTable,
+    DeltaLakeTable,
     FilesTable,
+    IcebergTable,
     JdbcTable,
     KafkaTable,
     NexmarkTable,

@@ -11,10 +11,11 @@ import random
 
 import pyarrow as pa
 import pytest
-from lake_tables import FORMATS
+from lake_tables import FORMATS, IcebergTables
 
 from headrace.connectors.lake.committing import LakeCommitter
 from headrace.connectors.lake.contract import CommitConflictError
+from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory
 from headrace.engine.connectors.sink_protocols import GlobalCommittable
 from headrace.engine.errors import ConfigurationError, PossibleLossError, SinkError, SinkFencedError
@@ -178,6 +179,22 @@ def test_a_partitioned_table_is_written_by_partition(tables):
     harness.finish()
     assert sorted(tables.rows().to_pylist(), key=lambda row: row["n"]) == rows
     assert sorted(row["n"] for row in tables.partition("name", "a b")) == [0, 4]
+
+
+def test_columns_and_rows_are_written_alike(tmp_path):
+    """Columns that have the table's types already must get its ids all the same."""
+    tables = IcebergTables(tmp_path)
+    schema = pa.schema([("n", pa.int64()), ("s", pa.struct([("a", pa.int64())])), ("l", pa.list_(pa.string()))])
+    tables.make(schema)
+    row = {"n": 1, "s": {"a": 2}, "l": ["x"]}
+    harness = SinkTestHarness(tables.sink())
+    harness.start()
+    harness.write([row])
+    harness.checkpoint(1)
+    harness.write(Batch.of_columns(pa.RecordBatch.from_pylist([row], schema=schema)))
+    harness.checkpoint(2)
+    harness.finish()
+    assert tables.rows().to_pylist() == [row, row]
 
 
 KEYED = pa.schema([("k", pa.int64()), ("part", pa.string()), ("v", pa.int64())])
