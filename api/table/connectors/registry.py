@@ -18,10 +18,10 @@ from .files import FilesTable
 from .generated import NexmarkTable
 from .jdbc import JdbcTable
 from .kafka import KafkaTable, UpsertKafkaTable
+from .lake import DeltaLakeTable, IcebergTable
 from .postgres_cdc import PostgresCdcTable
 from .rabbitmq import RabbitmqTable
 from .redis import RedisTable
-from .lake import DeltaLakeTable, IcebergTable
 
 __all__ = ["connector_of"]
 
