@@ -1,9 +1,10 @@
 """Windows into a table of Iceberg or Delta, while processes die: ``python tests/actors/lake_soak.py --format delta``.
 
-``--faults 30`` kills by signal 9: half of them are slots, TaskManagers and JobManagers at random moments; beside that the
-committer kills its own process, now between a checkpoint and its commit, now behind the commit and before anybody hears
-of it. At other times it commits beside a rival that commits the same. Others add rows of their own all the time. At the end the
-format's own library reads the table, and DuckDB counts: every window must be there once, with its exact count.
+``--faults 30`` kills by signal 9: half of them are slots, TaskManagers and JobManagers at random moments; beside that
+the committer kills its own process, now between a checkpoint and its commit, now behind the commit and before anybody
+hears of it. At other times it commits beside a rival that commits the same. Others add rows of their own all the time.
+At the end the format's own library reads the table, and DuckDB counts: every window must be there once, with its exact
+count.
 """
 
 from __future__ import annotations
