@@ -72,7 +72,7 @@ def wait_until(is_so):
     import threading
     import time
 
-    deadline, pause = time.monotonic() + 60, threading.Event()
+    deadline, pause = time.monotonic() + 150, threading.Event()
     while not is_so():
         assert time.monotonic() < deadline, "the table does not come to what the query gives"
         pause.wait(0.1)
