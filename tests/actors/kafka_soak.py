@@ -1,6 +1,7 @@
 """Kafka to Kafka on Ray, while processes die: ``python tests/actors/kafka_soak.py --faults 30``.
 
-Numbers come from one topic, counts go into another one, exactly once (``tests/actors/server_soak.py`` says what dies).
+Numbers come from one topic, counts go into another one, exactly once, from checkpoints or by transactions that are left
+open (``--staging transaction``). ``tests/actors/server_soak.py`` says what dies.
 Kafka's own console consumer reads what is committed. Needs Java, and Kafka or Maven (``tests/kafka_server.py``).
 """
 
@@ -85,7 +86,12 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
             server.address, topics[0], value=JsonMessages(NUMBERS), stop=KafkaOffsets.of(ends), group_id="soak"
         )
         sink = KafkaSink.exactly_once(
-            server.address, topics[1], value=JsonMessages(COUNTS), key="key", transactional_id_prefix="soak"
+            server.address,
+            topics[1],
+            value=JsonMessages(COUNTS),
+            key="key",
+            transactional_id_prefix="soak",
+            staging=options.staging,
         )
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner("ts")
         count_in_windows(env.from_source(source, strategy, "numbers"), sink)
@@ -106,4 +112,5 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, soak, ["failures of the producer", "seen by one reader only"]))
+    wrong = ["failures of the producer", "seen by one reader only"]
+    sys.exit(main(__doc__, soak, wrong, {"staging": ("checkpoint", "transaction")}))

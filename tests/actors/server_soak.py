@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timezone
 from pathlib import Path
 from typing import Any, Protocol
@@ -211,7 +211,10 @@ def run_job(
 
 
 def main(
-    description: str | None, soak: Callable[[argparse.Namespace, Path], dict[str, Any]], wrong: Iterable[str] = ()
+    description: str | None,
+    soak: Callable[[argparse.Namespace, Path], dict[str, Any]],
+    wrong: Iterable[str] = (),
+    choices: Mapping[str, tuple[str, ...]] = {},
 ) -> int:
     """Run a soak as its command line says, and print its figures.
 
@@ -219,8 +222,11 @@ def main(
         description: For ``--help``.
         soak: Gives figures, of which those of `judge` must be 0.
         wrong: More figures that must be 0.
+        choices: More options and their values, the default first.
     """
     parser = argparse.ArgumentParser(description=description)
+    for name, values in choices.items():
+        parser.add_argument(f"--{name}", choices=values, default=values[0])
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--state-backend", choices=("heap", "rocksdb"), default="heap")

@@ -9,10 +9,18 @@ from pathlib import Path
 import pytest
 from campaigns import campaign
 
+SOAKS = {
+    "kafka": ["kafka_soak.py"],
+    "kafka, open transactions": ["kafka_soak.py", "--staging", "transaction"],
+    "rabbitmq": ["rabbitmq_soak.py"],
+    "redis": ["redis_soak.py"],
+}
 
-@pytest.mark.parametrize("server", [campaign(name, lane=name) for name in ("kafka", "rabbitmq", "redis")])
-def test_nothing_is_lost_or_doubled_through_two_deaths(server):
-    command = [sys.executable, str(Path(__file__).with_name(f"{server}_soak.py")), "--faults", "2"]
+
+@pytest.mark.parametrize("name", [campaign(name, lane=name.partition(",")[0]) for name in SOAKS])
+def test_nothing_is_lost_or_doubled_through_two_deaths(name):
+    script, *options = SOAKS[name]
+    command = [sys.executable, str(Path(__file__).with_name(script)), "--faults", "2", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "Skipped: " in done.stderr:
         pytest.skip(done.stderr.rpartition("Skipped: ")[2].strip())
