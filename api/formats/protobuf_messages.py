@@ -1,9 +1,9 @@
 """Messages of Protocol Buffers, of one kind, whose class a program has or whose description a file holds.
 
 Fields are columns: numbers, texts, bytes and bools as they are, unsigned numbers wider by one step (``uint64`` is a
-decimal of 20 digits), an enum the name of its value, ``repeated`` a list, ``map`` a map, a message a row. A field that
-knows whether it is set (``optional``, ``oneof``, a message, all of proto2) is null where it is not; other fields then
-have the default of their type, which is what proto3 means by leaving them out.
+decimal of 20 digits), an enum the name of its value (its number where that has no name), ``repeated`` a list, ``map`` a
+map, a message a row. A field that knows whether it is set (``optional``, ``oneof``, a message, all of proto2) is null
+where it is not; other fields then have the default of their type, which is what proto3 means by leaving them out.
 
 Source: the encoding of Protocol Buffers; Flink's ``PbFormatFactory``; Confluent's documentation ("Wire Format") for
 messages with a schema registry.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -32,6 +33,8 @@ __all__ = ["ProtobufMessages"]
 
 MAX_DEPTH = 16
 """Messages that hold messages of their own kind have no columns; nesting ends here."""
+
+_NUMBER = re.compile(r"-?[0-9]{1,10}")
 
 
 class ProtobufMessages(RowMessages):
@@ -78,9 +81,10 @@ class ProtobufMessages(RowMessages):
         # Made where messages are read and written.
         self._kind: Any = None
         self._readers: list[tuple[str, Callable[[Any], Any]]] = []
+        self._set_fields: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kind": None, "_readers": []}
+        return {**self.__dict__, "_kind": None, "_readers": [], "_set_fields": None}
 
     def _made(self) -> Any:
         """The class of messages, made of their description."""
@@ -88,6 +92,7 @@ class ProtobufMessages(RowMessages):
             self._kind = _class_of(self._files, self._name)
             fields = self._kind.DESCRIPTOR.fields_by_name
             self._readers = [(name, _reader(fields[name], self._reads_defaults)) for name in self.schema.names]
+            self._set_fields = _fields_setter(self._kind.DESCRIPTOR, self.schema.names)
         return self._kind
 
     def _row(self, message: bytes) -> dict[str, Any] | str:
@@ -113,17 +118,33 @@ class ProtobufMessages(RowMessages):
             ConfigurationError: If the registry refuses the schema.
             ExternalError: If it does not answer.
         """
+        from google.protobuf.message import EncodeError
+
         made = self._made()
         head = b"" if self._registry is None else self._head(self._registry, made.DESCRIPTOR)
-        columns = columns_to_write(batch, self.schema).cast(self._as_read)
         messages: list[bytes] = []
-        for row in rows_from_columns(columns):
+        for row in rows_from_columns(self._to_write(columns_to_write(batch, self.schema))):
             try:
-                messages.append(head + made(**_set_fields(row, self._as_read)).SerializeToString(deterministic=True))
-            except (ValueError, TypeError, KeyError) as error:
-                text = f"a record has no form as {self._name}: {error}"
-                raise TypeMismatchError(text, row=len(messages)) from error
+                messages.append(head + made(**self._set_fields(row)).SerializeToString(deterministic=True))
+            except (ValueError, TypeError, KeyError, EncodeError) as error:
+                raise self._formless(error, len(messages)) from error
         return messages
+
+    def _to_write(self, columns: pa.RecordBatch) -> pa.RecordBatch:
+        """Columns with the types of the fields."""
+        try:
+            return columns.cast(self._as_read)
+        except pa.ArrowInvalid:
+            for row in range(len(columns)):
+                try:
+                    columns.slice(row, 1).cast(self._as_read)
+                except pa.ArrowInvalid as error:
+                    raise self._formless(error, row) from error
+            raise
+
+    def _formless(self, error: Exception, row: int) -> TypeMismatchError:
+        text = f"a record has no form as {self._name}: {error}"
+        return TypeMismatchError(text, row=row)
 
     def _head(self, registry: SchemaRegistry, descriptor: Any) -> bytes:
         *needed, own = ((name, base64.b64encode(file).decode()) for name, file in self._files.items())
@@ -165,6 +186,9 @@ def _without_place(message: bytes, expected: list[int]) -> bytes:
     """
     numbers, position = [], 0
     count, position = _number(message, position)
+    if count < 0:
+        text = "it does not say of which kind it is"
+        raise ValueError(text)
     for _ in range(min(count, MAX_DEPTH)):
         number, position = _number(message, position)
         numbers.append(number)
@@ -299,20 +323,69 @@ def _value_reader(field: Any, reads_defaults: bool) -> Callable[[Any], Any]:
     return lambda value: value
 
 
-def _set_fields(row: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """A row as the arguments of its message: without nulls."""
-    return {name: _set_value(value, schema.field(name).type) for name, value in row.items() if value is not None}
+def _fields_setter(descriptor: Any, names: Sequence[str]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """What makes the arguments of a message of a row: without nulls.
+
+    It raises ValueError if two fields are set of which a message has one at most.
+    """
+    fields = descriptor.fields_by_name
+    setters = {name: _setter(fields[name]) for name in names}
+    choices = [(one.name, [field.name for field in one.fields]) for one in descriptor.oneofs if len(one.fields) > 1]
+
+    def set_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+        given = {name: setters[name](value) for name, value in row.items() if value is not None}
+        for choice, of_it in choices:
+            given_of_it = [name for name in of_it if name in given]
+            if len(given_of_it) > 1:
+                text = f"of oneof {choice!r} one field is set at most, and the others null; set are {given_of_it}"
+                raise ValueError(text)
+        return given
+
+    return set_fields
 
 
-def _set_value(value: Any, kind: pa.DataType) -> Any:
-    if pa.types.is_struct(kind):
-        return _set_fields(value, kind)
-    if pa.types.is_list(kind):
-        return [_set_value(one, kind.value_type) for one in value]
-    if pa.types.is_map(kind):
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return {_set_value(key, kind.key_type): _set_value(one, kind.item_type) for key, one in pairs}
-    return int(value) if pa.types.is_decimal(kind) else value
+def _setter(field: Any) -> Callable[[Any], Any]:
+    """What makes a field's value of a column's, which is not null."""
+    if _is_map(field):
+        entry = field.message_type.fields_by_name
+        key, value = _one_setter(entry["key"], field.name), _one_setter(entry["value"], field.name)
+        return lambda pairs: {
+            key(one): value(other) for one, other in (pairs.items() if isinstance(pairs, Mapping) else pairs)
+        }
+    one_setter = _one_setter(field, field.name)
+    return (lambda values: [one_setter(one) for one in values]) if field.is_repeated else one_setter
+
+
+def _one_setter(field: Any, name: str) -> Callable[[Any], Any]:
+    """What makes one value of a field; for a null, which a list or map may have, it raises ValueError."""
+    if field.message_type is not None:
+        # Made with the first value: a message may hold messages of its own kind.
+        made: list[Callable[[Mapping[str, Any]], dict[str, Any]]] = []
+
+        def set_message(row: Mapping[str, Any]) -> dict[str, Any]:
+            if not made:
+                made.append(_fields_setter(field.message_type, [one.name for one in field.message_type.fields]))
+            return made[0](row)
+
+        convert: Callable[[Any], Any] = set_message
+    elif field.enum_type is not None:
+        convert = _enum_setter(field.enum_type)
+    else:
+        convert = int if field.cpp_type == field.CPPTYPE_UINT64 else (lambda value: value)
+
+    def set_one(value: Any) -> Any:
+        if value is None:
+            text = f"field {name!r} is a list or map, which holds no nulls in Protocol Buffers"
+            raise ValueError(text)
+        return convert(value)
+
+    return set_one
+
+
+def _enum_setter(kind: Any) -> Callable[[str], str | int]:
+    """What makes an enum's value of its name, or of the number as which one without a name is read."""
+    names, is_open = kind.values_by_name, not kind.is_closed
+    return lambda text: int(text) if is_open and text not in names and _NUMBER.fullmatch(text) else text
 
 
 def _require_castable(as_read: pa.Schema, declared: pa.Schema, name: str) -> None:

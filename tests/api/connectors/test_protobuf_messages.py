@@ -130,6 +130,60 @@ def test_what_has_no_form_is_refused():
         ProtobufMessages(EVENT, {"e": "string"}).encode(Batch.of_rows([{"e": "BLUE"}]))
 
 
+def made_awkward():
+    """``Needed``, of proto2, with a required field; ``Awkward`` with a choice, and lists and a map that hold values."""
+    needed = FileDescriptorProto(name="needed.proto", package="t", syntax="proto2")
+    kind = needed.message_type.add(name="Needed")
+    kind.field.add(name="a", number=1, type=Field.TYPE_INT32, label=2)
+    kind.field.add(name="b", number=2, type=Field.TYPE_INT32, label=1)
+    file = FileDescriptorProto(name="awkward.proto", package="t", syntax="proto3")
+    colours = file.enum_type.add(name="Colour")
+    colours.value.add(name="NONE", number=0)
+    part = file.message_type.add(name="Part")
+    part.oneof_decl.add(name="choice")
+    part.field.add(name="x", number=1, type=Field.TYPE_INT32, label=1, oneof_index=0)
+    part.field.add(name="y", number=2, type=Field.TYPE_INT32, label=1, oneof_index=0)
+    kind = file.message_type.add(name="Awkward")
+    kind.field.add(name="parts", number=1, type=Field.TYPE_MESSAGE, type_name=".t.Part", label=3)
+    kind.field.add(name="colours", number=2, type=Field.TYPE_ENUM, type_name=".t.Colour", label=3)
+    entry = kind.nested_type.add(name="ByNameEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=1)
+    entry.field.add(name="value", number=2, type=Field.TYPE_MESSAGE, type_name=".t.Part", label=1)
+    kind.field.add(name="by_name", number=3, type=Field.TYPE_MESSAGE, type_name=".t.Awkward.ByNameEntry", label=3)
+    kind.field.add(name="n", number=4, type=Field.TYPE_INT32, label=1)
+    pool = DescriptorPool()
+    for one in (needed, file):
+        pool.AddSerializedFile(one.SerializeToString())
+    return [GetMessageClass(pool.FindMessageTypeByName(f"t.{name}")) for name in ("Needed", "Awkward")]
+
+
+def test_what_a_message_cannot_hold_is_refused_with_its_row():
+    needed, awkward = made_awkward()
+    made = ProtobufMessages(awkward)
+    good = {"parts": [{"x": 1, "y": None}], "colours": ["NONE", "7"], "by_name": [("a", {"x": None, "y": 2})], "n": 1}
+
+    def refused(message, made=made, schema=made.schema, **fields):
+        rows = [good, {**good, **fields}] if schema is made.schema else [{}, fields]
+        with pytest.raises(TypeMismatchError, match=message) as error:
+            made.encode(Batch.of_columns(pa.RecordBatch.from_pylist(rows, schema)))
+        return error.value.context["row"]
+
+    (message,) = made.encode(Batch.of_columns(pa.RecordBatch.from_pylist([good], made.schema)))
+    assert list(awkward.FromString(message).colours) == [0, 7]
+    assert made.decode([message]).batch.columns.to_pylist() == [good]
+    both = {"x": 1, "y": 2}
+    assert refused("oneof 'choice' one field is set at most", parts=[both]) == 1
+    assert refused("oneof 'choice' one field is set at most", by_name=[("a", both)]) == 1
+    assert refused("'parts' is a list or map, which holds no nulls", parts=[None]) == 1
+    assert refused("'by_name' is a list or map, which holds no nulls", by_name=[("a", None)]) == 1
+    assert refused("'colours' is a list or map, which holds no nulls", colours=[None]) == 1
+    wide = pa.schema([("n", pa.int64())])
+    assert refused("not in range", ProtobufMessages(awkward, wide), wide, n=1 << 40) == 1
+    schema = ProtobufMessages(needed).schema
+    assert refused("missing required fields: a", ProtobufMessages(needed), schema, b=1) == 0
+
+
 @pytest.mark.lane("registry")
 def test_confluents_own_serializer_is_the_other_side(registry_url):  # noqa: F811
     from confluent_kafka.schema_registry import SchemaRegistryClient
