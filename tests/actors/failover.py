@@ -27,12 +27,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from kill_soak import Reader, build, expected_windows
 
 from headrace import StreamExecutionEnvironment
-from headrace.actors.head import open_lease
+from headrace.actors.head import DISPATCHER_ACTOR, open_lease
+from headrace.actors.hosts.host_system import AskTimedOutError, HostGoneError
+from headrace.engine.cluster.leadership import LeaderFound, WhoLeads
 from headrace.engine.cluster.standbys import is_head
 from headrace.engine.kernel.config import HighAvailabilitySettings
+from headrace.engine.kernel.machine import Address
 
 RATE = 4_000
 STOP_S = 12.0
+ANSWER_MS = 3_000
 
 
 def leader_pid(settings: HighAvailabilitySettings) -> int:
@@ -54,8 +58,25 @@ def job_manager_pid(env: StreamExecutionEnvironment) -> int:
 
 
 def num_heads(env: StreamExecutionEnvironment) -> int:
+    """How many heads could lead: they answer, and know the newest leader, who answers, too; 0 if it does not.
+
+    Ray lists a head from the moment it is asked for one until it has noticed that its process is dead. A standby whose
+    leader is killed while it starts is never told to run.
+    """
     cluster: Any = env._cluster
-    return sum(map(is_head, cluster.system.hosts))
+    return num_ready(cluster.system)
+
+
+def num_ready(system: Any) -> int:
+    """The same of the hosts of a system."""
+    found: dict[str, LeaderFound] = {}
+    for host in filter(is_head, system.hosts):
+        with contextlib.suppress(HostGoneError, AskTimedOutError):
+            answer = system.ask(Address(host, DISPATCHER_ACTOR), WhoLeads(), ANSWER_MS)
+            if isinstance(answer, LeaderFound):
+                found[host] = answer
+    newest = max(found.values(), key=lambda answer: answer.epoch, default=LeaderFound(0, None))
+    return sum(answer == newest for answer in found.values()) if newest.host in found else 0
 
 
 def wake_later(pid: int, seconds: float) -> None:

@@ -26,12 +26,12 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     assert executable is not None, "there is no Java"
     directory = Path(tempfile.mkdtemp(prefix="headrace-hdfs-soak-", dir="/tmp"))
     server = HdfsServer(fetched_jars(), executable, directory)
-    server.start()
 
     def read() -> list[str]:
         return server.seen_by_java("-cat", "/soak/out/part-*").splitlines()
 
     try:
+        server.start()
         return soak(options.faults, options.seed, server, f"{server.uri}/soak", read, options.state_backend)
     finally:
         server.kill()

@@ -29,7 +29,6 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     directory = Path(tempfile.mkdtemp(prefix="headrace-s3-soak-", dir="/tmp"))
     server = S3Server(fetched_jars(), executable, directory)
     os.environ.update(server.variables)
-    server.start()
     bucket = server.make_bucket()
 
     def read() -> list[str]:
@@ -39,6 +38,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
         return [line for name in names for line in store.open_input_stream(name).read().decode().splitlines()]
 
     try:
+        server.start()
         return soak(options.faults, options.seed, server, f"s3://{bucket}", read, options.state_backend)
     finally:
         server.kill()
