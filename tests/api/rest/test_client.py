@@ -17,6 +17,16 @@ from rest_kit import NUM_RECORDS, SEEN, ask, build, rest_environment
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, RestRequestError, SavepointError
 from headrace.rest.client import AsyncRestClient, RestClient
 
+AT_REST = {"numbers": (NUM_RECORDS, 0, 0, 0), "end/less": (2, 0, 0, 0)}
+"""What the exchanges to ``note`` have carried, their rates and how full they are, once nothing comes any more: two
+plans that are asked for one after the other differ until then."""
+
+
+def flows(plan):
+    (note,) = [node for node in plan["nodes"] if node["id"] == "note"]
+    told = ("records", "records-per-second", "output-usage", "input-usage")
+    return {edge["id"]: tuple(edge.get(name) for name in told) for edge in note["inputs"]}
+
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
@@ -35,6 +45,7 @@ def running(tmp_path_factory):
             and len(client.watermarks(job_id, "numbers")) == 2
             and {"0.numRecordsIn", "1.numRecordsIn"} <= client.metrics(job_id, "note").keys()
             and client.checkpoints(job_id)["counts"]["completed"]
+            and flows(client.plan(job_id)) == AT_REST
         ):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -56,6 +67,7 @@ def test_both_clients_give_what_the_server_says(running):
     jobs, status, plan, overview = asyncio.run(awaited())
     assert [job["jid"] for job in jobs] == [job["jid"] for job in client.jobs()] == [job_id]
     assert status == client.job_status(job_id) == "RUNNING"
+    assert flows(plan) == AT_REST
     assert plan == client.plan(job_id) == raw(f"/jobs/{job_id}/plan")["plan"]
     assert overview == client.overview() == raw("/overview")
     assert {vertex["id"] for vertex in client.job(job_id)["vertices"]} == {"numbers", "end/less", "note"}
