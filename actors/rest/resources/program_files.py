@@ -15,9 +15,10 @@ import stat
 import time
 import uuid
 import zipfile
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from headrace.engine.errors import NotFoundError
 from headrace.state.files.filesystem import filesystem_for
@@ -35,6 +36,14 @@ MOST_TIMES = 20
 """All files of a zip may be so many times as large as an upload may be."""
 
 MOST_DEPTH = 20
+MOST_PART_BYTES = 255
+"""Of a name between slashes, as on most disks."""
+
+MOST_TABLE_BYTES = MOST_FILES * 1_000
+"""The table of a zip, with a name and an entry of 46 bytes for each file; a larger one is not read at all."""
+
+_END_BYTES = 66_000
+"""Where the size of the table is said: before a comment of 65,535 bytes at most."""
 
 DEFAULT_ENTRIES = ("main.py", "__main__.py", "job.py")
 """What is run of a zip, if nothing else is said: the first of these that is there, or the only Python file."""
@@ -170,7 +179,8 @@ def checked_program(name: str, content: bytes, max_bytes: int) -> str:
         message = "a program is a .py or a .zip, named by letters, digits, '.', '_' and '-', 100 at most"
         raise RestError(400, f"{message}; got {name[:120]!r}")
     if name.endswith(".zip"):
-        entry_of(_checked_zip(content, max_bytes), None, name)
+        if not any(file.endswith(".py") for file in _checked_zip(content, max_bytes)):
+            raise RestError(400, f"{name} has no Python file")
         return name
     try:
         text = content.decode("utf-8")
@@ -187,6 +197,7 @@ def _checked_zip(content: bytes, max_bytes: int) -> dict[str, zipfile.ZipInfo]:
     Raises:
         RestError: 400 with the reason.
     """
+    _require_short_table(content)
     try:
         infos = zipfile.ZipFile(io.BytesIO(content)).infolist()
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, EOFError) as error:
@@ -209,10 +220,30 @@ def _checked_zip(content: bytes, max_bytes: int) -> dict[str, zipfile.ZipInfo]:
         if info.filename in files:
             raise RestError(400, f"the zip has a file twice: {shown}")
         files[info.filename] = info
+    folders = {folder.as_posix() for name in files for folder in PurePosixPath(name).parents}
+    for name in files:
+        if name in folders:
+            raise RestError(400, f"the zip has a file and a folder of one name: {name[:120]!a}")
     total = sum(info.file_size for info in files.values())
     if total > MOST_TIMES * max_bytes:
         raise RestError(400, f"the zip would unpack to {total:,} bytes; {MOST_TIMES * max_bytes:,} are allowed")
     return files
+
+
+def _require_short_table(content: bytes) -> None:
+    """Refuse a zip with a table of very many files before an object is made of each.
+
+    Raises:
+        RestError: 400 if it is one.
+    """
+    end = content[-_END_BYTES:]
+    sizes = [int.from_bytes(end[at.start() + 12 : at.start() + 16], "little") for at in re.finditer(b"PK\x05\x06", end)]
+    sizes = [size for size in sizes if size != 0xFFFF_FFFF]  # which is said in the longer form then
+    sizes += [
+        int.from_bytes(end[at.start() + 40 : at.start() + 48], "little") for at in re.finditer(b"PK\x06\x06", end)
+    ]
+    if max(sizes, default=0) > MOST_TABLE_BYTES:
+        raise RestError(400, f"the zip has too many files, or too long names; {MOST_FILES:,} files are allowed")
 
 
 def _check_name(name: str, shown: str) -> None:
@@ -220,6 +251,8 @@ def _check_name(name: str, shown: str) -> None:
     is_odd = "\\" in name or "\0" in name or ":" in name or any(not one.isprintable() for one in name)
     if is_odd or any(part in ("", ".", "..") for part in parts) or len(name) > 500 or len(parts) > MOST_DEPTH:
         raise RestError(400, f"the zip has a file that would lie elsewhere, or has an odd name: {shown}")
+    if any(len(part.encode()) > MOST_PART_BYTES for part in parts):
+        raise RestError(400, f"the zip has a file with too long a name: {shown}")
 
 
 def entry_of(names: Collection[str], wanted: str | None, zip_name: str) -> str:
@@ -263,8 +296,8 @@ def unpack(content: bytes, folder: Path, max_bytes: int) -> list[str]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for name, info in files.items():
             path = folder.joinpath(*name.split("/"))
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
+                path.parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(info) as source:
                     data = source.read(info.file_size + 1)
                 if len(data) != info.file_size:
@@ -272,6 +305,6 @@ def unpack(content: bytes, folder: Path, max_bytes: int) -> list[str]:
                     raise zipfile.BadZipFile(message)
                 with path.open("xb") as target:
                     target.write(data)
-            except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
+            except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError) as error:
                 raise RestError(400, f"{name[:120]!a} cannot be unpacked: {error}"[:400]) from None
     return list(files)
