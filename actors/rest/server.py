@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -223,19 +224,21 @@ class RestServer:
             raise RestError(403, "this token allows looking only")
         query = query_of(route, scope["query_string"].decode("latin-1"))
         if route.most_bytes:
-            content = await self._upload(receive, route.most_bytes)
-            request = RestRequest(path, query, {}, self.questions, right, content, headers.get("content-type", ""))
+            request = RestRequest(path, query, {}, self.questions, right, b"", headers.get("content-type", ""))
+            answer, content = await self._upload(receive, route, request)
         else:
             body = body_of(route, await self._body(receive)) if route.method != "GET" else {}
-            request = RestRequest(path, query, body, self.questions, right)
-        answer, content = await asyncio.get_running_loop().run_in_executor(self._threads, _handled, route, request)
+            answer, content = await self._handle(route, RestRequest(path, query, body, self.questions, right))
         if route.right is Right.WRITE:
             client = (scope.get("client") or ("",))[0]
             _LOG.info("method=%s path=%s status=%d client=%s", route.method, raw_path[:500], answer.status, client)
         return answer, content
 
-    async def _upload(self, receive: Receive, most_bytes: int) -> bytes:
-        """A file that is sent as a form; few at a time, as they are in memory.
+    async def _handle(self, route: Route, request: RestRequest) -> tuple[Answer, bytes]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _handled, route, request)
+
+    async def _upload(self, receive: Receive, route: Route, request: RestRequest) -> tuple[Answer, bytes]:
+        """Take a file that is sent as a form; few at a time until they are kept, as they are in memory.
 
         Raises:
             RestError: 503 if others are being sent; else as of `_content`.
@@ -244,7 +247,8 @@ class RestServer:
             raise RestError(503, f"{MOST_UPLOADS} programs are being sent; try again later")
         self._num_uploads += 1
         try:
-            return await self._content(receive, most_bytes + FORM_BYTES)
+            content = await self._content(receive, route.most_bytes + FORM_BYTES)
+            return await self._handle(route, replace(request, content=content))
         finally:
             self._num_uploads -= 1
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import selectors
 import shutil
 import signal
 import stat
@@ -52,11 +53,31 @@ MOST_LINES = 200
 MOST_CHARACTERS = 500
 """Of a line."""
 
-MOST_ARGUMENTS = 100
-KILL_AFTER_S = 5.0
+MOST_PRINTED_BYTES = 64 << 20
+"""A main() that prints more is ended: the head reads it."""
 
+MOST_ARGUMENTS = 100
+MOST_ARGUMENT_BYTES = 100_000
+"""Of all together: what Linux gives to a process is bounded."""
+
+KILL_AFTER_S = 5.0
+LOOK_EVERY_S = 0.2
+"""Whether a main() has ended whose output somebody else holds open."""
+
+READ_BYTES = 1 << 16
+
+# Also behind what the program has printed without the end of a line.
 _SUBMITTED = re.compile(r"submitted ([0-9a-f]{32}) \(")
-_RESTORE_MODES = ("NO_CLAIM", "CLAIM")
+
+_COMMAND = """
+import sys
+sys.path.remove("")
+from headrace.cli.main import main
+sys.path.append("")
+sys.exit(main())
+"""
+"""``headrace run`` in the program's folder, whose files must not take the place of modules that it needs itself: a
+program may be called random.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +106,18 @@ class _Run:
     status: int = 0
     problem: str = ""
 
+    def hear(self, line: bytes) -> None:
+        """Take a line that was printed."""
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        for job in _SUBMITTED.findall(text):
+            if job not in self.jobs and len(self.jobs) < MOST_LINES:
+                self.jobs.append(job)
+        self.lines.append(text[:MOST_CHARACTERS])
+
+    def told(self) -> list[str]:
+        """What it has printed, without secrets."""
+        return [masked(line) for line in self.lines.copy()]
+
 
 class Programs:
     """Answers what is about programs.
@@ -101,6 +134,7 @@ class Programs:
         self._place = place
         self._lock = threading.Lock()
         self._runs: dict[str, _Run] = {}
+        self._is_closed = False
 
     @property
     def is_there(self) -> bool:
@@ -110,9 +144,9 @@ class Programs:
     def close(self) -> None:
         """End what runs; its jobs go on."""
         with self._lock:
+            self._is_closed = True
             processes = [run.process for run in self._runs.values() if run.ended_s is None and run.process is not None]
-        for process in processes:
-            _end(process)
+        _end(processes)
 
     # -------------------------------------------------------------------------------------------------------- programs
     def upload(self, request: RestRequest) -> Any:
@@ -152,7 +186,8 @@ class Programs:
                 raise RestError(503, f"{MOST_RUNS} programs are being run; ask again later")
             self._runs[trigger] = run
         try:
-            folder = Path(tempfile.mkdtemp(prefix="headrace-program-"))  # of this user alone
+            # Of this user alone; without links, as modules are told by where they lie.
+            folder = Path(tempfile.mkdtemp(prefix="headrace-program-")).resolve()
             try:
                 file = self._put(name, content, folder, request.body.get("entryClass"))
                 self._begin(run, folder, [*options, str(file), *arguments])
@@ -178,35 +213,33 @@ class Programs:
         assert self._place is not None
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", FOLDER_VARIABLE: str(folder)}
         environment.pop("PYTHONSAFEPATH", None)
-        run.process = subprocess.Popen(
-            [*self._place.command(), *arguments],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+        with self._lock:
+            if self._is_closed:
+                raise RestError(503, "this head is ending")
+            process = run.process = subprocess.Popen(
+                [*self._place.command(), *arguments],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        follow = threading.Thread(
+            target=self._follow, args=(run, process, folder), name="headrace-program", daemon=True
         )
-        threading.Thread(target=self._follow, args=(run, folder), name="headrace-program", daemon=True).start()
-
-    def _follow(self, run: _Run, folder: Path) -> None:
-        process = run.process
-        assert process is not None
-        assert process.stdout is not None
-        timer = threading.Timer(RUN_TIMEOUT_S, _time_out, (run, process))
-        timer.daemon = True
-        timer.start()
         try:
-            while line := process.stdout.readline(1 << 16):
-                text = line.decode("utf-8", "replace").rstrip("\r\n")
-                found = _SUBMITTED.match(text)
-                if found is not None and len(run.jobs) < MOST_LINES:
-                    run.jobs.append(found[1])
-                run.lines.append(masked(text[:MOST_CHARACTERS]))
-            run.status = process.wait()
+            follow.start()
+        except RuntimeError:  # there are no more threads
+            _end([process])
+            raise
+
+    def _follow(self, run: _Run, process: subprocess.Popen[bytes], folder: Path) -> None:
+        try:
+            run.problem = _listen(run, process)
         finally:
-            timer.cancel()
-            process.stdout.close()
+            _end([process])  # and what it has begun, which may hold its output open
+            run.status = process.wait()
             shutil.rmtree(folder, ignore_errors=True)
             run.ended_s = time.monotonic()
 
@@ -217,7 +250,7 @@ class Programs:
             run = self._runs.get(request.path["triggerid"])
         if run is None or run.program != request.path["jarid"]:
             raise RestError(404, "this head has begun no such run, or does not remember it")
-        told: dict[str, Any] = {"jobids": list(run.jobs), "output": list(run.lines)}
+        told: dict[str, Any] = {"jobids": list(run.jobs), "output": run.told()}
         if run.ended_s is None:
             return {"status": IN_PROGRESS, "operation": told}
         problem = run.problem
@@ -226,9 +259,9 @@ class Programs:
         elif not problem and not run.jobs:
             problem = "the program has ended without submitting a job"
         if problem:
-            text = "\n".join([problem, *run.lines])
+            text = "\n".join([problem, *told["output"]])
             told |= {"failure-cause": {"class": "ProgramFailed", "stack-trace": text}}
-        elif run.jobs:
+        else:
             told["jobid"] = run.jobs[0]
         return {"status": COMPLETED, "operation": told}
 
@@ -261,6 +294,9 @@ def _options(request: RestRequest) -> list[str]:
         if body.get("allowNonRestoredState") or body.get("claimMode"):
             raise RestError(400, "allowNonRestoredState and claimMode need a savepointPath")
         return options
+    _require_argument("savepointPath", place)
+    if not place.startswith("/") and ":/" not in place:
+        raise RestError(400, f"savepointPath must be an absolute path or a URI; got {place[:200]!r}")
     try:
         options.append(f"--from-savepoint={absolute_uri(place)}")
     except (HeadraceError, ValueError) as error:
@@ -277,24 +313,79 @@ def _arguments(request: RestRequest) -> list[str]:
     if len(arguments) > MOST_ARGUMENTS:
         raise RestError(400, f"{len(arguments):,} arguments; {MOST_ARGUMENTS} are allowed")
     for one in arguments:
-        if not isinstance(one, str) or "\0" in one:
+        if not isinstance(one, str):
             raise RestError(400, "programArgsList is a list of texts")
+        _require_argument("programArgsList", one)
+    if sum(len(one.encode()) for one in arguments) > MOST_ARGUMENT_BYTES:
+        raise RestError(400, f"the arguments have more than {MOST_ARGUMENT_BYTES:,} bytes; put a file into the zip")
     return list(arguments)
 
 
-def _time_out(run: _Run, process: subprocess.Popen[bytes]) -> None:
-    run.problem = f"the program's main() did not end within {RUN_TIMEOUT_S:g} s, and was ended"
-    _end(process)
+def _require_argument(field_name: str, text: str) -> None:
+    """See that a process can be given a text.
+
+    Raises:
+        RestError: 400 if it cannot.
+    """
+    try:
+        is_one = "\0" not in text and len(text.encode()) <= MOST_ARGUMENT_BYTES
+    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can say
+        is_one = False
+    if not is_one:
+        message = f"is no text of {MOST_ARGUMENT_BYTES:,} bytes at most that a process can be given"
+        raise RestError(400, f"{field_name}: {text[:100]!a} {message}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program and what it has begun."""
+def _listen(run: _Run, process: subprocess.Popen[bytes]) -> str:
+    """Take what a program prints until it has ended; returns why it must be ended, or nothing.
+
+    The end of its output alone does not tell: what it has begun may hold that open, and it may close that itself.
+    """
+    assert process.stdout is not None
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    begun, num_printed, is_over = b"", 0, False
+    with process.stdout as pipe, selectors.DefaultSelector() as readable:
+        readable.register(pipe, selectors.EVENT_READ)
+        while True:
+            if readable.get_map():
+                is_there = bool(readable.select(0 if is_over else LOOK_EVERY_S))
+            else:
+                is_there = False
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_EVERY_S)
+            if is_there:
+                read = os.read(pipe.fileno(), READ_BYTES)
+                if not read:
+                    readable.unregister(pipe)
+                num_printed += len(read)
+                *lines, begun = (begun + read).split(b"\n")
+                if len(begun) >= READ_BYTES:
+                    lines, begun = [*lines, begun], b""
+                for line in lines:
+                    run.hear(line)
+            elif is_over:  # all of it was read
+                break
+            if num_printed > MOST_PRINTED_BYTES:
+                return f"the program has printed more than {MOST_PRINTED_BYTES:,} bytes, and was ended"
+            if time.monotonic() > deadline:
+                return f"the program's main() did not end within {RUN_TIMEOUT_S:g} s, and was ended"
+            is_over = is_over or process.poll() is not None
+    if begun:
+        run.hear(begun)
+    return ""
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End programs and what they have begun: all are asked to, and who does not is killed."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(KILL_AFTER_S)
-            return
+        for process in processes:
+            # The group of one that has ended is killed at once: whom it has left behind there nobody waits for.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + KILL_AFTER_S
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
 
 
 def own_folder(cluster: str) -> str:
@@ -316,4 +407,4 @@ def own_folder(cluster: str) -> str:
 def session_command(cluster: str, address: str) -> list[str]:
     """Return what runs a program on a cluster of this Ray, up to its options."""
     where = ["--address", address, "--target", "session", "--cluster-id", cluster]
-    return [sys.executable, "-m", "headrace.cli", "run", "--detached", *where]
+    return [sys.executable, "-c", _COMMAND, "run", "--detached", *where]

@@ -6,11 +6,17 @@ takes the head along, an end that is not told.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import itertools
 import json
+import os
+import random
+import signal
 import stat
+import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +29,7 @@ import pytest
 from rest_kit import ask
 
 from headrace.actors.clusters import _programs_on_ray
+from headrace.actors.rest.resources import programs
 from headrace.actors.rest.resources.program_files import MOST_TIMES, ProgramStore, entry_of, unpack
 from headrace.actors.rest.resources.programs import ProgramPlace, session_command
 from headrace.actors.rest.resources.routes import RestError
@@ -172,8 +179,9 @@ def test_a_zip_is_run_with_its_modules_and_nothing_of_it_stays(served, tmp_path)
         ("binary.py", b"\xff\xfe", "no text in UTF-8"),
         ("empty.py", b" ", "is no program"),
         ("not.zip", b"PK\x03\x04 nothing", "no zip that can be read"),
-        ("none.zip", zipped({"readme.txt": "x"}), "which file of none.zip is run"),
-        ("two.zip", zipped({"a.py": "", "b.py": ""}), "a.py, b.py"),
+        ("none.zip", zipped({"readme.txt": "x"}), "none.zip has no Python file"),
+        ("both.zip", zipped({"main.py": "", "a": "", "a/b.py": ""}), "a file and a folder of one name: 'a'"),
+        ("name.zip", zipped({"main.py": "", "\u00e9" * 130 + "/b.py": ""}), "too long a name"),
         ("up.zip", zipped({"main.py": "", "../evil.py": ""}), "would lie elsewhere"),
         ("deep.zip", zipped({"main.py": "", "a/../../evil.py": ""}), "would lie elsewhere"),
         ("root.zip", zipped({"main.py": "", "/etc/evil.py": ""}), "would lie elsewhere"),
@@ -194,6 +202,51 @@ def test_what_is_no_program_is_refused_with_the_reason(served, name, content, wo
     assert answer.status == 400, answer
     assert words in answer.json["errors"][0]
     assert list(served.directory.iterdir()) == []
+
+
+def test_a_table_of_very_many_files_is_not_read(tmp_path):
+    """An object for each of them took 290 MB of the head."""
+    entry = bytearray(zipped({"a": ""})[-22 - 47 : -22])
+    assert entry[:4] == b"PK\x01\x02"
+    table = bytes(entry) * 100_000
+    ends = {
+        "short": b"PK\x05\x06" + struct.pack("<4H2LH", 0, 0, 1, 1, len(table), 0, 0),
+        "long": b"PK\x06\x06"
+        + struct.pack("<Q2H2L4Q", 44, 45, 45, 0, 0, 1, 1, len(table), 0)
+        + b"PK\x06\x07"
+        + struct.pack("<LQL", 0, len(table), 1)
+        + b"PK\x05\x06"
+        + struct.pack("<4H2LH", 0, 0, 1, 1, 10, 0, 0),
+    }
+    for kind, end in ends.items():
+        assert len(zipfile.ZipFile(io.BytesIO(table + end)).infolist()) == 100_000, kind
+        with pytest.raises(RestError, match="too many files"):
+            unpack(table + end, tmp_path, LIMIT)
+
+
+def test_a_damaged_zip_is_refused_whatever_is_wrong_with_it(tmp_path):
+    """A fuzzer: bytes are changed; nothing but a refusal may come of it."""
+    chosen = random.Random(5)
+    whole = zipped({"main.py": "print(1)" * 30, "a/b.txt": "hello" * 20, "c.py": ""})
+    refused = set()
+    for number in range(2_000):
+        damaged = bytearray(whole)
+        for _ in range(chosen.randint(1, 4)):
+            damaged[chosen.randrange(len(damaged))] = chosen.choice([0, 255, chosen.randrange(256)])
+        try:
+            unpack(bytes(damaged), tmp_path / str(number), LIMIT)
+        except RestError as error:
+            refused.add(error.message)
+    assert any("decompressing" in message for message in refused)
+    assert len(refused) > 20
+
+
+def test_which_file_is_run_may_be_said_when_it_is_run(served):
+    files = {"a.py": f"print('submitted {JOB} (a)')", "b.py": ""}
+    program = served.upload("two.zip", zipped(files)).json["filename"]
+    with pytest.raises(RestRequestError, match=r"it has a\.py, b\.py"):
+        served.rest.run_program(program)
+    assert served.rest.run_program(program, entry="a.py") == [JOB]
 
 
 def test_a_zip_that_lies_about_its_sizes_is_not_believed(tmp_path):
@@ -262,6 +315,118 @@ def test_a_main_that_does_not_end_is_ended_with_its_server(tmp_path):
     (run,) = served.server._programs._runs.values()
     served.server.close()
     assert run.process.wait(PATIENCE_S) != 0
+
+
+def children_of_runs():
+    """Processes whose environment says that a program has begun them, and that have not ended."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and b"BEGUN_BY_A_PROGRAM=1" in (folder / "environ").read_bytes():
+                found.append(folder.name)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks at processes as Linux shows them")
+@pytest.mark.parametrize("heeds", ["signal.SIG_DFL", "signal.SIG_IGN"])
+def test_what_a_program_has_begun_neither_outlives_it_nor_keeps_its_run_going(served, heeds):
+    code = f"""
+import os, signal, subprocess, sys
+print('submitted {JOB} (x)', flush=True)
+signal.signal(signal.SIGTERM, {heeds})
+waits = 'print("begun", flush=True); import time; time.sleep(600)'
+child = subprocess.Popen([sys.executable, '-c', waits], env={{**os.environ, 'BEGUN_BY_A_PROGRAM': '1'}}, stdout=-1)
+child.stdout.readline()
+"""
+    program = served.upload("begins.py", code.encode()).json["filename"]
+    assert served.rest.run_program(program) == [JOB]
+    deadline = time.monotonic() + PATIENCE_S
+    while children_of_runs():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_process_that_has_left_does_not_keep_a_run_going(served, tmp_path):
+    """It holds the output open, and is in no group of the program's."""
+    code = f"""
+import os, pathlib, time
+print('submitted {JOB} (x)', flush=True)
+if os.fork() == 0:
+    os.setsid()
+    pathlib.Path({str(tmp_path / "left")!r}).write_text(str(os.getpid()))
+    time.sleep(600)
+"""
+    program = served.upload("leaves.py", code.encode()).json["filename"]
+    assert served.rest.run_program(program) == [JOB]
+    left = tmp_path / "left"
+    deadline = time.monotonic() + PATIENCE_S
+    while not left.exists() or not left.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(int(left.read_text()), signal.SIGKILL)
+
+
+def test_jobs_are_found_behind_what_is_printed_without_the_end_of_a_line(served):
+    code = f"print('progress 100 %', end=' ')\nprint('submitted {JOB} (x)')\nprint('last', end='')"
+    program = served.upload("partial.py", code.encode()).json["filename"]
+    assert served.rest.run_program(program) == [JOB]
+    (run,) = [run for run in served.server._programs._runs.values() if run.program == program]
+    assert run.lines[-1] == "last"
+
+
+def test_a_program_that_prints_without_end_or_closes_its_output_is_ended(served, monkeypatch):
+    monkeypatch.setattr(programs, "MOST_PRINTED_BYTES", 1 << 20)
+    program = served.upload("prints.py", b"while True: print('password=abc123', 'x' * 500)").json["filename"]
+    with pytest.raises(RestRequestError, match="has printed more than 1,048,576 bytes") as told:
+        served.rest.run_program(program)
+    assert "password=***" in str(told.value)
+    assert "abc123" not in str(told.value)
+    monkeypatch.setattr(programs, "RUN_TIMEOUT_S", 1.0)
+    silent = b"import os, time; os.close(1); os.close(2); time.sleep(600)"
+    program = served.upload("closes.py", silent).json["filename"]
+    with pytest.raises(RestRequestError, match="did not end within 1 s"):
+        served.rest.run_program(program)
+    program = served.upload("goes.py", b"import os; os._exit(0)").json["filename"]
+    with pytest.raises(RestRequestError, match="without submitting a job"):
+        served.rest.run_program(program)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"programArgsList": ["\ud800"]}, "programArgsList"),
+        ({"programArgsList": ["a\0b"]}, "programArgsList"),
+        ({"programArgsList": ["x" * 90_000, "x" * 90_000]}, "100,000 bytes"),
+        ({"programArgsList": [1]}, "a list of texts"),
+        ({"savepointPath": "/a\0b"}, "savepointPath"),
+        ({"savepointPath": "/a\ud800"}, "savepointPath"),
+        ({"savepointPath": "relative"}, "an absolute path or a URI"),
+        ({"parallelism": 0}, "from 1 to"),
+    ],
+    ids=itertools.count(),
+)
+def test_what_a_process_cannot_be_given_is_refused_with_its_field(served, body, words):
+    program = served.upload("a.py", b"x = 1").json["filename"]
+    answer = ask(served.url, f"/jars/{program}/run", served.tokens.write, method="POST", body=body)
+    assert answer.status == 400, answer
+    assert words in answer.json["errors"][0]
+
+
+def test_a_server_that_is_closed_begins_no_program(tmp_path):
+    served = Served(tmp_path)
+    program = served.upload("a.py", b"x = 1").json["filename"]
+    served.server.close()
+    request = types.SimpleNamespace(path={"jarid": program}, body={})
+    with pytest.raises(RestError, match="this head is ending"):
+        served.server._programs.run(request)
+
+
+def test_a_program_takes_the_place_of_no_module_that_the_command_needs(tmp_path):
+    (tmp_path / "random.py").write_text("import helper\nraise SystemExit('it is run as ' + __name__)")
+    (tmp_path / "helper.py").write_text("")
+    command = [*session_command("x", "127.0.0.1:1")[:3], "run", "--target", "local", str(tmp_path / "random.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "it is run as __main__"
 
 
 def test_which_file_of_a_zip_is_run():

@@ -45,7 +45,7 @@ function Run({ program, onClose }) {
   const [allow, setAllow] = useState(false);
   const body = {
     programArgsList: linesOf(parameters),
-    ...(/^[0-9]{1,5}$/.test(parallelism) ? { parallelism: Number(parallelism) } : {}),
+    ...(parallelism.trim() ? { parallelism: Number(parallelism) } : {}),
     ...(entry.trim() ? { entryClass: entry.trim() } : {}),
     ...(savepoint.trim() ? { savepointPath: savepoint.trim(), allowNonRestoredState: allow } : {}),
   };
