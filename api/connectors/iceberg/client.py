@@ -204,10 +204,17 @@ class IcebergView:
                 message = f"the Iceberg table is partitioned by {path!r}, a part of a column, which is not supported"
                 raise SinkError(message, **self._access.place)
             names.append(field.name)
-            columns.append(field.transform.pyarrow_transform(source.field_type)(rows.column(path)))
+            columns.append(self._transformed(field, source.field_type, rows.column(path)))
         keys = pa.RecordBatch.from_arrays(columns, names=names)
         for values, own in by_values(keys, rows):
             yield _text_of(self._spec.spec_id, values), own
+
+    def _transformed(self, field: Any, kind: Any, column: pa.Array) -> Any:
+        try:
+            return field.transform.pyarrow_transform(kind)(column)
+        except iceberg().exceptions.NotInstalledError as error:
+            message = f"the Iceberg table is partitioned by {field.transform} of a column, which needs pyiceberg-core"
+            raise ConfigurationError(message, hint="pip install 'headrace[iceberg]'", **self._access.place) from error
 
     def open_output(self, name: str, partition: str) -> Any:
         fs_path = self._local(name)
@@ -320,7 +327,7 @@ class IcebergView:
         if self._spec.is_unpartitioned() and not one.partition:
             return library.typedef.Record()
         spec_id, values = _of_text(one.partition) if one.partition else (-1, {})
-        if spec_id != self._spec.spec_id:
+        if spec_id != self._spec.spec_id or any(field.name not in values for field in self._spec.fields):
             message = "the table has been partitioned in another way under the sink"
             hint = "change it back, let the job commit, and stop it with a savepoint before the next change"
             raise SinkError(message, hint=hint, file=one.name, **self._access.place)

@@ -10,7 +10,6 @@ Source: Flink's ``IcebergStreamWriter``, ``DeltaWriter``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from headrace.engine.errors import SinkError, StorageError, TypeMismatchError
 
 from ...formats.contract import columns_to_write
 from ..files.parts import Compression, FileSinkSettings, Part, open_part
+from .changes import as_changes, require_key
 from .contract import DELETED, DataFile, TableAccess, TableView
 
 __all__ = ["LakeWriter"]
@@ -69,11 +69,14 @@ class LakeWriter(SinkWriter):
             self._view = self._looked()
             self._schema = self._view.schema
             if self._key:
+                require_key(self._key, self._schema)
                 self._schema = self._schema.append(pa.field(DELETED, pa.bool_()))
         try:
             rows = columns_to_write(batch, self._schema)
+            if self._key:
+                rows = as_changes(rows, self._key)
         except TypeMismatchError as error:
-            error.context.setdefault("table", self._access.name)
+            error.context.update(self._place, table=self._access.name)
             raise
         if self._key:
             self._write_to("", rows)
@@ -154,6 +157,9 @@ class LakeWriter(SinkWriter):
                 view.delete_output(name, partition)
 
     def _failed(self, what: str, error: Exception) -> SinkError:
-        context: Mapping[str, Any] = self._access.place
-        operator, place = self._context.operator_name, f"{self._context.subtask + 1}/{self._context.parallelism}"
-        return SinkError(f"{what}: {error}", operator=operator, subtask=place, **context)
+        return SinkError(f"{what}: {error}", **self._place, **self._access.place)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        context = self._context
+        return {"operator": context.operator_name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}

@@ -18,7 +18,13 @@ from headrace.connectors.lake.contract import CommitConflictError
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory
 from headrace.engine.connectors.sink_protocols import GlobalCommittable
-from headrace.engine.errors import ConfigurationError, PossibleLossError, SinkError, SinkFencedError
+from headrace.engine.errors import (
+    ConfigurationError,
+    PossibleLossError,
+    SinkError,
+    SinkFencedError,
+    TypeMismatchError,
+)
 from headrace.testing.sink_harness import SinkTestHarness
 
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -224,6 +230,80 @@ def test_changes_by_key_come_to_what_a_dictionary_says(tables, keys):
             map(tuple, (row.values() for row in expected.values()))
         )
     harness.finish()
+
+
+def test_a_change_that_does_not_say_that_it_takes_a_row_away_puts_it_there(tables):
+    tables.make(KEYED)
+    harness = SinkTestHarness(tables.sink(key="k"))
+    harness.start()
+    harness.write([{"k": k, "part": "a", "v": k, "$deleted": is_gone} for k, is_gone in ((1, None), (2, False))])
+    harness.checkpoint(1)
+    harness.write([{"k": 1, "part": "b", "v": 3, "$deleted": None}, {"k": 2, "part": "a", "v": 2, "$deleted": True}])
+    harness.checkpoint(2)
+    harness.finish()
+    assert tables.rows().to_pylist() == [{"k": 1, "part": "b", "v": 3}]
+
+
+@pytest.mark.parametrize(("kind", "value", "named"), [("int64", None, "null"), ("float64", float("nan"), "NaN")])
+def test_a_row_without_a_key_is_named(tables, kind, value, named):
+    tables.make(pa.schema([("k", kind), ("part", pa.string())]))
+    harness = SinkTestHarness(tables.sink(key=("part", "k")), 2)
+    harness.start()
+    rows = [{"k": 1, "part": "a", "$deleted": False}, {"k": value, "part": "a", "$deleted": False}]
+    with pytest.raises(TypeMismatchError, match=f"column 'k' is a part of the key, and {named}") as raised:
+        harness.write(rows, 1)
+    context = raised.value.context
+    assert (context["row"], context["subtask"]) == (1, "2/2")
+    assert {"operator", "table"} <= set(context)
+
+
+def test_a_key_that_the_table_does_not_have_is_named(tables):
+    tables.make(KEYED)
+    harness = SinkTestHarness(tables.sink(key="par"))
+    harness.start()
+    with pytest.raises(ConfigurationError, match=r"no column 'par'\nhint: did you mean 'part'"):
+        harness.write([{"k": 1, "part": "a", "v": 1, "$deleted": False}])
+
+
+MOMENTS = pa.schema([("n", pa.int64()), ("day", pa.date32()), ("at", pa.timestamp("us")), ("name", pa.string())])
+
+
+@pytest.mark.parametrize("made", ["day(day)", "month(at)", "hour(at)", "bucket[4](n)", "bucket[3](name)",
+                                  "truncate[2](name)", "truncate[10](n)"])  # fmt: skip
+def test_partitions_of_iceberg_are_those_that_its_own_library_makes(tmp_path, made):
+    pytest.importorskip("pyiceberg_core")
+    from pyiceberg.transforms import parse_transform
+
+    transform, _, column = made.removesuffix(")").partition("(")
+    moments = pa.array(range(-172_800, 8 * 133_200 - 172_800, 133_200)).cast(pa.timestamp("s")).cast(pa.timestamp("us"))
+    names = ["abc", "abd", "ß€x", "", None, "abc", "abd", "b"]
+    rows = [
+        {"n": 7 * n - 20, "day": at.date(), "at": at if n != 3 else None, "name": name}
+        for n, (at, name) in enumerate(zip(moments.to_pylist(), names, strict=True))
+    ]
+
+    def table(name):
+        (tmp_path / name).mkdir()
+        tables = IcebergTables(tmp_path / name)
+        tables.catalog().create_namespace("db")
+        making = tables.catalog().create_table_transaction("db.numbers", MOMENTS)
+        with making, making.update_spec() as spec:
+            spec.add_field(column, parse_transform(transform), "part")
+        return tables
+
+    def partitions(tables):
+        files = [task.file for task in tables.table().scan().plan_files()]
+        return sorted((str(file.partition), file.record_count) for file in files)
+
+    ours, theirs = table("ours"), table("theirs")
+    theirs.append(pa.Table.from_pylist(rows, schema=MOMENTS))
+    harness = SinkTestHarness(ours.sink())
+    harness.start()
+    harness.write(rows)
+    harness.checkpoint(1)
+    harness.finish()
+    assert partitions(ours) == partitions(theirs)
+    assert sorted(ours.rows().to_pylist(), key=lambda row: row["n"]) == rows
 
 
 def test_arguments_that_mean_nothing_are_refused(tables):
