@@ -11,11 +11,11 @@ from headrace.connectors.postgres_cdc import PostgresCdcSource
 NUMBERS = itertools.count()
 
 
-def followed(server, table, schema, **options):
+def followed(server, table, schema, *, username="headrace", **options):
     return PostgresCdcSource(
         "127.0.0.1",
         server.port,
-        username="headrace",
+        username=username,
         password=server.password,
         database="postgres",
         table=table,

@@ -12,10 +12,20 @@ from headrace.engine.errors import ConfigurationError, SourceError, nearest
 
 from .chunks import TableKey
 from .pgoutput import lsn_of
-from .settings import CdcSettings, quoted
+from .settings import CdcSettings, asked, quoted
 from .values import require_type
 
-__all__ = ["Slot", "check_table", "has_bound", "make_publication", "make_slot", "require_slot", "slot_of"]
+__all__ = [
+    "Slot",
+    "await_writers",
+    "check_table",
+    "has_bound",
+    "make_publication",
+    "make_slot",
+    "require_publication",
+    "require_slot",
+    "slot_of",
+]
 
 _TABLE = "SELECT c.oid, c.relreplident, c.relkind FROM pg_class c WHERE c.oid = to_regclass(%s)"
 _COLUMNS = """SELECT attname, atttypid, attstorage FROM pg_attribute
@@ -25,6 +35,13 @@ FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(number, place), pg_attrib
 WHERE i.indrelid = %s AND i.indisprimary AND a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place"""
 _SLOT = """SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status, database = current_database()
 FROM pg_replication_slots WHERE slot_name = %s"""
+_PUBLICATION = """SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, t.tablename IS NOT NULL,
+to_jsonb(t) ->> 'rowfilter' FROM pg_publication p LEFT JOIN pg_publication_tables t
+ON t.pubname = p.pubname AND t.schemaname = %s AND t.tablename = %s WHERE p.pubname = %s"""
+_WRITERS = """SELECT l.virtualtransaction FROM pg_locks l WHERE l.locktype = 'relation'
+AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.relation = to_regclass($1)
+AND l.granted AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"""
+_LOOK_S = "0.02"
 
 
 @dataclass(frozen=True)
@@ -67,8 +84,13 @@ def check_table(connection: Any, settings: CdcSettings) -> TableKey:
     if not key.columns:
         message = f"table {settings.name!r} has no primary key, by which it is read and changes find their rows"
         raise ConfigurationError(message)
+    for name in key.names:
+        if name not in columns:
+            message = f"column {name!r} of the key of table {settings.name!r} is generated: the log does not have it"
+            raise ConfigurationError(message)
     if settings.startup == "initial":
-        key.require_order(settings.name)
+        (encoding,) = connection.execute("SHOW server_encoding").fetchone()
+        key.require_order(settings.name, encoding)
     _check_identity(settings, identity)
     return key
 
@@ -97,16 +119,44 @@ def make_publication(connection: Any, settings: CdcSettings) -> None:
     Raises:
         ConfigurationError: If there is one that leaves something out.
     """
-    name, table = quoted(settings.publication), quoted(*settings.table)
-    row = connection.execute(
-        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, t.tablename IS NOT NULL,"
-        " to_jsonb(t) ->> 'rowfilter' FROM pg_publication p LEFT JOIN pg_publication_tables t"
-        " ON t.pubname = p.pubname AND t.schemaname = %s AND t.tablename = %s WHERE p.pubname = %s",
-        (*settings.table, settings.publication),
-    ).fetchone()
-    if row is None:
+    name, table = quoted(settings.publication), f"ONLY {quoted(*settings.table)}"
+    has_table = _publishes(connection, settings)
+    if has_table is None:
         connection.execute(f"CREATE PUBLICATION {name} FOR TABLE {table}")
+    elif not has_table:
+        connection.execute(f"ALTER PUBLICATION {name} ADD TABLE {table}")
+        if not _publishes(connection, settings):
+            message = f"publication {settings.publication!r} tells changes of partition {settings.name!r} as its root's"
+            hint = "give the source a 'publication.name' of its own: that one has publish_via_partition_root"
+            raise ConfigurationError(message, hint=hint)
+
+
+def require_publication(connection: Any, settings: CdcSettings) -> None:
+    """See that the publication still has the table: what it leaves out is missing in silence.
+
+    Raises:
+        ConfigurationError: If it leaves out something of it.
+        SourceError: If it has not the table any more.
+    """
+    has_table = _publishes(connection, settings)
+    if has_table:
         return
+    if has_table is None:
+        message = f"there is no publication {settings.publication!r} any more"
+    else:
+        message = f"publication {settings.publication!r} does not publish table {settings.name!r} any more"
+    raise SourceError(message, hint="begin anew, without the checkpoint and with a fresh slot: the table is read again")
+
+
+def _publishes(connection: Any, settings: CdcSettings) -> bool | None:
+    """Whether the publication has the table; None if there is no publication.
+
+    Raises:
+        ConfigurationError: If it leaves something out.
+    """
+    row = connection.execute(_PUBLICATION, (*settings.table, settings.publication)).fetchone()
+    if row is None:
+        return None
     publishes_all, has_table, row_filter = row
     if row_filter is not None:
         message = f"publication {settings.publication!r} leaves out rows of table {settings.name!r}: {row_filter}"
@@ -114,10 +164,10 @@ def make_publication(connection: Any, settings: CdcSettings) -> None:
     if not publishes_all:
         message = f"publication {settings.publication!r} leaves out some kinds of changes"
         raise ConfigurationError(
-            message, hint=f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')"
+            message,
+            hint=f"ALTER PUBLICATION {quoted(settings.publication)} SET (publish = 'insert, update, delete, truncate')",
         )
-    if not has_table:
-        connection.execute(f"ALTER PUBLICATION {name} ADD TABLE {table}")
+    return bool(has_table)
 
 
 def slot_of(connection: Any, settings: CdcSettings) -> Slot | None:
@@ -158,6 +208,24 @@ def make_slot(connection: Any, settings: CdcSettings) -> Slot:
         message = f"replication slot {settings.slot!r} is read by another (server process {slot.active_pid})"
         raise SourceError(message, hint="two sources need two slots", slot=settings.slot)
     return slot
+
+
+def await_writers(connection: Any, settings: CdcSettings) -> None:
+    """Wait until those who write the table now have ended; after the slot was made, before pages are read.
+
+    A transaction whose commit is in the log before the slot's place is not told by the slot. Pages do not see it
+    either, as long as it waits for a disk or a standby: whoever commits is seen only after that. It holds its lock
+    of the table until it is seen.
+    """
+    writers = _writers(connection, settings)
+    while writers:
+        asked(connection, f"SELECT pg_sleep({_LOOK_S})")
+        writers &= _writers(connection, settings)
+
+
+def _writers(connection: Any, settings: CdcSettings) -> set[bytes]:
+    found = asked(connection, _WRITERS, (quoted(*settings.table),))
+    return {found.get_value(row, 0) for row in range(found.ntuples)}
 
 
 def require_slot(slot: Slot | None, settings: CdcSettings) -> Slot:

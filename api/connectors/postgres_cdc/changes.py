@@ -78,8 +78,12 @@ class RowChanges:
             assert old is not None
             yield self._key_of(old), self._wanted(old, change.old_is_key, position), RowKind.DELETE
             return
-        if old is not None and not change.old_is_key:
-            new = [before if one is UNCHANGED else one for one, before in zip(new, old, strict=True)]
+        if old is not None:
+            # Of an old row that is only a key the other columns are null.
+            new = [
+                before if one is UNCHANGED and (not change.old_is_key or index in self._key_places) else one
+                for index, (one, before) in enumerate(zip(new, old, strict=True))
+            ]
         key = self._key_of(new)
         if change.kind == "I":
             yield key, self._wanted(new, False, position), RowKind.INSERT

@@ -106,7 +106,9 @@ class ChunkReading:
                 values += key
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         columns = ", ".join(quoted(name) for name in self._columns)
-        query = f"SELECT {columns} FROM {quoted(*settings.table)} {where} ORDER BY {order} LIMIT {settings.chunk_rows}"
+        # Tables that inherit from it have logs of their own.
+        table = f"ONLY {quoted(*settings.table)}"
+        query = f"SELECT {columns} FROM {table} {where} ORDER BY {order} LIMIT {settings.chunk_rows}"
         try:
             asked(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             sees = asked(connection, "SELECT pg_current_snapshot()").get_value(0, 0).decode()

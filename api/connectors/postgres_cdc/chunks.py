@@ -59,8 +59,26 @@ class Visibility:
 
 _NUMBERS = ("smallint", "integer", "bigint", "numeric")
 _TEXTS = ("text", "character varying")
-_OF_ONE_FORM = ("uuid", "date", "timestamp without time zone", "timestamp with time zone", "bytea")
+_TIMES = ("date", "timestamp without time zone", "timestamp with time zone")
+_OF_ONE_FORM = ("uuid", "bytea")
 """Types whose texts are in the order of their values."""
+
+_CUT = (*_NUMBERS, *_TEXTS, *_TIMES, *_OF_ONE_FORM)
+_ENCODINGS = ("UTF8", "LATIN1", "SQL_ASCII")
+"""Those whose bytes are in the order of ours."""
+
+
+def _number(text: str) -> tuple[bool, Decimal]:
+    """What numbers are compared by: NaN is behind all others."""
+    return (True, Decimal(0)) if text == "NaN" else (False, Decimal(text))
+
+
+def _time(text: str) -> tuple[float, str]:
+    """What dates and times are compared by: the year, which may be before Christ or have five digits, and the rest."""
+    if text.endswith("infinity"):
+        return float(text), ""
+    year, _, rest = text.partition("-")
+    return float(-int(year) if text.endswith(" BC") else int(year)), rest
 
 
 @dataclass(frozen=True)
@@ -73,17 +91,26 @@ class TableKey:
 
     columns: tuple[tuple[str, str], ...]
 
-    def require_order(self, table: str) -> None:
+    def require_order(self, table: str, encoding: str) -> None:
         """See that the key has an order by which the table can be cut.
+
+        Args:
+            table: Its name, for errors.
+            encoding: The database's.
 
         Raises:
             ConfigurationError: If a column of it is of a type whose order only the database knows.
         """
         for name, kind in self.columns:
-            if kind not in (*_NUMBERS, *_TEXTS, *_OF_ONE_FORM):
+            if kind not in _CUT:
                 message = f"table {table!r} cannot be cut into chunks by column {name!r} of its key, which is {kind}"
-                hint = f"keys may be {', '.join((*_NUMBERS, *_TEXTS, *_OF_ONE_FORM))}"
-                raise ConfigurationError(message, hint=hint)
+                raise ConfigurationError(message, hint=f"keys may be {', '.join(_CUT)}")
+            if kind in _TEXTS and encoding not in _ENCODINGS:
+                message = (
+                    f"table {table!r} cannot be cut into chunks by column {name!r} of its key, which is {kind}:"
+                    f" texts have another order in the database, whose encoding is {encoding}"
+                )
+                raise ConfigurationError(message, hint=f"encodings may be {', '.join(_ENCODINGS)}")
 
     @property
     def names(self) -> list[str]:
@@ -98,8 +125,13 @@ class TableKey:
 
     def place(self, key: Sequence[str]) -> tuple[Any, ...]:
         """What keys are compared by."""
-        make: list[Callable[[str], Any]] = [Decimal if kind in _NUMBERS else str.encode for _, kind in self.columns]
-        return tuple(one(text) for one, text in zip(make, key, strict=True))
+        return tuple(_maker(kind)(text) for text, (_, kind) in zip(key, self.columns, strict=True))
+
+
+def _maker(kind: str) -> Callable[[str], Any]:
+    if kind in _NUMBERS:
+        return _number
+    return _time if kind in _TIMES else str.encode
 
 
 class PagesSeen:

@@ -16,7 +16,7 @@ from headrace.engine.connectors.contract import Discovery, SourceEvent, Split
 from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import InternalError
 
-from .catalog import check_table, make_publication, make_slot
+from .catalog import await_writers, check_table, make_publication, make_slot
 from .chunks import Key, TableKey
 from .pgoutput import lsn_of
 from .settings import CdcSettings, asked, driver, failed, quoted
@@ -71,6 +71,7 @@ class CdcEnumerator:
                 slot = make_slot(connection, settings)
                 state = {"start": slot.confirmed_lsn, "key": [list(one) for one in key.columns], "read": {}}
                 if settings.startup == "initial":
+                    await_writers(connection, settings)
                     chunks = _chunks(connection, settings, key)
                     splits = [
                         Split(f"chunk {number}", {"above": above, "upto": upto, "key": state["key"]}, is_bounded=True)
@@ -93,14 +94,14 @@ class CdcEnumerator:
 def _chunks(connection: Any, settings: CdcSettings, key: TableKey) -> list[tuple[Key | None, Key | None]]:
     """Ranges of the key: above one and up to another, None at the ends."""
     order = key.in_statements()
-    texts = ", ".join(f"{quoted(name)}::text" for name in key.names)
+    columns = ", ".join(quoted(name) for name in key.names)
     marks = ", ".join(f"${number + 1}" for number in range(len(key.columns)))
     behind = f"ORDER BY {order} OFFSET {settings.chunk_rows - 1} LIMIT 1"
     found: list[tuple[Key | None, Key | None]] = []
     above: Key | None = None
     while True:
         where = "" if above is None else f"WHERE ({order}) > ({marks})"
-        rows = asked(connection, f"SELECT {texts} FROM {quoted(*settings.table)} {where} {behind}", above or ())
+        rows = asked(connection, f"SELECT {columns} FROM ONLY {quoted(*settings.table)} {where} {behind}", above or ())
         if not rows.ntuples:
             return [*found, (above, None)]
         upto = [rows.get_value(0, column).decode() for column in range(len(key.columns))]

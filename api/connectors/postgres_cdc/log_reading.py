@@ -18,7 +18,7 @@ from headrace.engine.columns.records import RowKind
 from headrace.engine.connectors.contract import Polled, ReaderContext, Split
 from headrace.engine.errors import CheckpointMismatchError, SourceError, TypeMismatchError
 
-from .catalog import has_bound, require_slot, slot_of
+from .catalog import has_bound, require_publication, require_slot, slot_of
 from .changes import RowChanges, batch_of
 from .chunks import PagesSeen, TableKey
 from .pgoutput import (
@@ -122,6 +122,7 @@ class LogReading:
         try:
             with settings.server.connect() as connection:
                 slot = require_slot(slot_of(connection, settings), settings)
+                require_publication(connection, settings)
                 if not self._has_warned and not has_bound(connection):
                     self._has_warned = True
                     self._context.warn(
@@ -208,6 +209,8 @@ class LogReading:
                 num_records = len(self._gathered.rows) + sum(one.batch.num_rows for one in found)
             if self._context.now_ms() - self._told_ms >= self._settings.heartbeat_ms:
                 self._tell(wants_answer=True)
+                with self._settings.server.connect() as connection:
+                    require_publication(connection, self._settings)
         except driver().Error as error:
             raise failed(error, "the log cannot be read on", **self.place) from error
         self._flush(found)
@@ -237,13 +240,20 @@ class LogReading:
             if begin is not None and begin.commit_lsn >= self._lsn:
                 self._lsn, self._index = said.end_lsn, 0
         elif isinstance(said, Relation):
-            if (said.schema, said.table) == self._settings.table:
-                self._flush(found)
-                self._layout = RowChanges(said, self._settings, self._key, self.place)
+            self._laid_out(said, found)
         elif isinstance(said, Truncate):
             self._truncated(said)
         elif isinstance(said, Change):
             self._change(said)
+
+    def _laid_out(self, relation: Relation, found: list[Polled]) -> None:
+        """Take what a table is like from here on."""
+        if (relation.schema, relation.table) == self._settings.table:
+            self._flush(found)
+            self._layout = RowChanges(relation, self._settings, self._key, self.place)
+        elif self._layout is not None and self._layout.relation == relation.relation:
+            message = f"table {self._settings.name!r} is called {f'{relation.schema}.{relation.table}'!r} now"
+            raise SourceError(message, hint="begin anew with the table of that name", **self.place)
 
     def _begin(self, begin: Begin) -> None:
         self._transaction, self._num_changes = begin, 0
