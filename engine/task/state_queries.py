@@ -105,8 +105,7 @@ def describe_states(request: DescribeStates, task: Task | None) -> StatesDescrib
 def _described(queryable: str, descriptor: StateDescriptor, table: Any) -> StateDescription:
     declared = type_of_hint(descriptor.value_type).schema
     value_type = None if declared is None else schema_text(declared)
-    namespaces = sorted(_windows_of(table)) if table.windowed else [None]
-    key_schema = _key_schema(table, namespaces)
+    key_schema = _key_schema(table)
     return StateDescription(queryable, descriptor.name, descriptor.kind, table.windowed, value_type, key_schema)
 
 
@@ -151,7 +150,7 @@ def _looked_up(
                 windows.append(namespace)
                 values.append(value)
     if not values:
-        _check_key_type(table, namespaces, request)
+        _check_key_type(table, request)
     schema = _schema_of(descriptor, values)
     if not request.allow_pickle and not is_certain(schema) and _has_objects(values):
         message = f"state {descriptor.name!r} holds objects of a type that is not declared"
@@ -203,13 +202,13 @@ def _has_objects(values: list[Any]) -> bool:
     return any(isinstance(open_pickle(pickled(value)), Opaque) for value in values)
 
 
-def _check_key_type(table: Any, namespaces: list[Any], request: QueryState) -> None:
+def _check_key_type(table: Any, request: QueryState) -> None:
     """Refuse keys that are not of the type of the state's keys. Called where no key was found.
 
     Raises:
         TypeMismatchError: If one was not.
     """
-    wanted = _key_schema(table, namespaces)
+    wanted = _key_schema(table)
     if wanted is None:
         return
     for key in request.keys:
@@ -218,9 +217,9 @@ def _check_key_type(table: Any, namespaces: list[Any], request: QueryState) -> N
             raise TypeMismatchError(message)
 
 
-def _key_schema(table: Any, namespaces: list[Any]) -> Schema:
+def _key_schema(table: Any) -> Schema:
     """The type of a key that a table holds; None if it holds none."""
-    held = next((key for namespace in namespaces for key in table.some_keys(namespace)), _MISSING)
+    held = next(iter(table.some_keys()), _MISSING)
     return None if held is _MISSING or isinstance(held, Opaque) else schema_of_values([held])
 
 

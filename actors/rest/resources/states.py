@@ -50,6 +50,7 @@ MOST_CHARACTERS = 20_000
 """Of one value."""
 
 ALL = "*"
+_MOST_MS = (1 << 63) - 1
 
 
 class _Asker:
@@ -184,8 +185,10 @@ def _window(request: RestRequest, state: StateDescription) -> tuple[int, int] | 
     try:
         start, end = (int(part) for part in parts)
     except ValueError:
+        start, end = 1, 0
+    if not -_MOST_MS - 1 <= start <= end <= _MOST_MS:
         message = f"window must be start and end in epoch milliseconds, as 0,60000; got {','.join(parts)[:100]!r}"
-        raise RestError(400, message) from None
+        raise RestError(400, message)
     return start, end
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -156,9 +157,9 @@ class HeapTable:
         space = self._spaces.get(namespace)
         return default if space is None else space.get(key, default)
 
-    def some_keys(self, namespace: Namespace) -> Iterable[Any]:
-        """The keys of a namespace, for those who look at the first ones."""
-        return iter(self._spaces.get(namespace, ()))
+    def some_keys(self) -> Iterable[Any]:
+        """The keys of all namespaces, for those who look at the first ones: however many namespaces there are."""
+        return chain.from_iterable(self._spaces.values())
 
     def namespaces(self) -> list[Namespace]:
         return [namespace for namespace, space in self._spaces.items() if space]

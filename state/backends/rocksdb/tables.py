@@ -165,9 +165,9 @@ class RocksDBTable:
         if self.declared and not self.windowed and not self._has_entries:
             self._all.expect(keys)
 
-    def some_keys(self, namespace: Namespace) -> Iterable[Any]:
-        """The keys of a namespace, for those who look at the first ones."""
-        return iter(self.namespace(namespace))
+    def some_keys(self) -> Iterable[Any]:
+        """The keys of all namespaces, for those who look at the first ones: however many namespaces there are."""
+        return (key for namespace in self._names() for key in self.namespace(namespace))
 
     def entries(self, namespace: Namespace, key: Any) -> EntryRows:
         """The entries of a key's map, or the elements of its list; not to be kept over other accesses."""
@@ -181,12 +181,15 @@ class RocksDBTable:
             forget_if_empty(self._pool, self._format, namespace, self._pool.located(key)[0])
 
     def namespaces(self) -> list[Namespace]:
-        names: dict[Namespace, None] = {None: None}
-        if self.windowed:
-            cached = [name for name, _ in self._entries] if self._has_entries else self._spaces.keys()
-            names = dict.fromkeys((*self._format.index, *cached))
         counts, spaces = self._format.counts, self._spaces
-        return [name for name in names if (name not in spaces and counts.get(name)) or self.namespace(name)]
+        return [name for name in self._names() if (name not in spaces and counts.get(name)) or self.namespace(name)]
+
+    def _names(self) -> dict[Namespace, None]:
+        """The namespaces that may hold something."""
+        if not self.windowed:
+            return {None: None}
+        cached = [name for name, _ in self._entries] if self._has_entries else self._spaces.keys()
+        return dict.fromkeys((*self._format.index, *cached))
 
     def keys_of_entries(self, namespace: Namespace) -> Iterator[Any]:
         """The keys that have a list or map in a namespace."""

@@ -151,7 +151,9 @@ def test_windows_of_a_key_are_rows_and_one_may_be_asked_for(shop):
     assert rows == [(0, 40, "1"), (40, 80, "2")]  # at 30, 50 and 60
     (one,) = shop.rest.state(shop.id, "windows", "calls", "ann", window=(40, 80))["values"]
     assert one["value"] == "2"
-    assert "0,60000" in shop.get("windows", "calls", key="ann", window="soon").json["errors"][0]
+    for window in ("soon", "1", "1,2,3", "80,40", f"0,{1 << 63}", "9" * 4_000 + ",0"):
+        refused = shop.get("windows", "calls", key="ann", window=window)
+        assert (refused.status, "0,60000" in refused.json["errors"][0]) == (400, True), window
 
 
 def test_what_is_hidden_never_becomes_text(shop, tmp_path):

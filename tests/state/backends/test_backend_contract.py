@@ -284,6 +284,25 @@ def test_reading_windows_leaves_nothing_behind(kit):
             assert table._spaces == {}, "not even empty dictionaries are left"
 
 
+@pytest.mark.parametrize("descriptor", [VALUE, MAP], ids=lambda one: one.name)
+def test_the_first_key_is_found_without_a_look_at_all_windows(kit, descriptor, monkeypatch):
+    """A slot looks for one between two steps of its job, whenever a page asks which states there are."""
+    backend = kit.make()
+    state = handle(backend, descriptor, windowed=True)
+    table = backend.tables()[descriptor.name]
+    assert list(table.some_keys()) == []
+    for n in range(40):
+        backend.current_key, backend.current_namespace = f"key {n % 3}", (10 * n, 10 * n + 10)
+        write(state, descriptor, n)
+    assert set(table.some_keys()) == {"key 0", "key 1", "key 2"}
+    seen = []
+    mapping = table.namespace
+    monkeypatch.setattr(type(table), "namespace", lambda _self, name: seen.append(name) or mapping(name))
+    monkeypatch.setattr(type(table), "namespaces", None)
+    assert next(iter(table.some_keys())).startswith("key ")
+    assert len(seen) <= 1
+
+
 def test_the_same_state_is_not_windowed_and_plain(kit):
     backend = kit.make()
     handle(backend, LIST)
