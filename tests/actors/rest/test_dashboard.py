@@ -446,6 +446,20 @@ def test_the_bottleneck_is_the_first_busy_operator_below_what_is_held_up(modules
     assert [hint["id"] for hint in hints if hint["kind"] == "bottleneck"] == cause
 
 
+def test_nobody_who_has_little_to_do_is_called_the_bottleneck(modules):
+    """Seen of a job of 2,000 records a second at parallelism 4, on a machine that was too small for it."""
+    for loads in (
+        {"s": (0.18, 0.13), "m": (0.1, 0.08), "k": (0.04, 0)},
+        {"s": (0.01, 0.64), "m": (0.04, 0), "k": (0.23, 0)},
+        {"s": (0.11, 0.99), "m": (0.02, 0), "k": (0, 0)},
+    ):
+        job = graph([vertex(name, *load) for name, load in loads.items()], [("s", "m"), ("m", "k")])
+        (hint,) = call(modules, "hints", "hintsOf", job)
+        assert (hint["id"], hint["title"]) == ("m", "m holds others up")
+        assert "It holds up s, though" in hint["text"]
+        assert "asynchronous calls" in hint["text"]
+
+
 def test_who_takes_all_the_time_of_a_slot_is_the_bottleneck_though_nothing_is_held_up(modules):
     source, slow = (
         vertex("s", 0.01, 0.02, slotSharingGroup="default"),

@@ -56,7 +56,8 @@ function causesOf(job, inputs, outputs, byId) {
     if (busiest.spread["max-busy"] < BUSY) {
       // It waits for its turn: a task that is in one slot with it takes the time.
       const chain = [...chainAbove(busiest.id, inputs, byId)].map((id) => byId.get(id));
-      causes.add(busiestOf([busiest, ...chain]).id);
+      const taking = busiestOf([busiest, ...chain]);
+      causes.add(taking.spread["max-busy"] < BUSY ? busiest.id : taking.id);
       continue;
     }
     // Who is busy rather than held up is no victim of readers that have less to do.
@@ -73,10 +74,16 @@ function saturating(job, inputs, byId) {
   return new Set(busy.filter(shares).map((vertex) => vertex.id));
 }
 
-/** What a bottleneck does to others, by the names of the vertices that it holds up. */
-function harm(names) {
-  if (names.length === 0) return "and what is in one slot with it waits for its turn";
-  return `and holds up ${names.length === 1 ? names[0] : `${names.length} operator chains before it`}`;
+/** What a bottleneck does to others, by the names of the vertices that it holds up, and what may be done. */
+function harm(vertex, names) {
+  const whom = names.length === 1 ? names[0] : `${names.length} operator chains before it`;
+  const busy = percent(vertex.spread["max-busy"]);
+  const rescale = `rescale it (parallelism is ${vertex.parallelism})`;
+  if (vertex.spread["max-busy"] < BUSY) {
+    return `It holds up ${whom}, though its busiest subtask is busy for ${busy} of the time only. It may wait for answers, of asynchronous calls or under locks: allow it more of them at a time, or ${rescale}. Or this machine has more to do than its cores can.`;
+  }
+  const effect = names.length === 0 ? "what is in one slot with it waits for its turn" : `holds up ${whom}`;
+  return `Its busiest subtask is busy for ${busy} of the time, and ${effect}. Make it faster, or ${rescale}.`;
 }
 
 /**
@@ -96,8 +103,8 @@ export function hintsOf(job) {
       hints.push({
         kind: "bottleneck",
         id: vertex.id,
-        title: `${vertex.name} is the bottleneck`,
-        text: `Its busiest subtask is busy for ${percent(vertex.spread["max-busy"])} of the time, ${harm(names)}. Make it faster, or rescale it (parallelism is ${vertex.parallelism}).`,
+        title: vertex.spread["max-busy"] < BUSY ? `${vertex.name} holds others up` : `${vertex.name} is the bottleneck`,
+        text: harm(vertex, names),
       });
     }
     const { skew, "largest-share": share, "largest-subtask": subtask } = vertex.spread;
