@@ -11,7 +11,9 @@ import importlib
 import os
 import pickle
 import socket
+import sys
 import threading
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,10 +23,13 @@ import pytest
 from rest_kit import ask, part, rest_environment
 
 from headrace.actors.rest.resources.program_files import checked_program
+from headrace.actors.rest.resources.programs import ProgramPlace
 from headrace.actors.rest.resources.routes import RestError
+from headrace.actors.rest.server import RestServer
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSource
 from headrace.engine.errors import JobFailedError
+from headrace.engine.kernel.rest_settings import RestSettings
 
 FOREIGN = "http://evil.example"
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126 Safari/537.36"
@@ -76,23 +81,91 @@ def attacked(tmp_path_factory):
 
 
 SUBMISSIONS = (
-    ("POST", "/jars/upload"),
-    ("POST", "/jars/x.jar/run"),
-    ("POST", "/jobs"),
-    ("POST", "/api/jobs/"),
-    ("POST", "/api/jobs"),
-    ("POST", "/v1/submissions/create"),
+    # What is answered with the token that allows looking, and with the one that allows everything.
+    ("/jars/upload", 403, 409),
+    ("/jars/x.jar/run", 403, 400),
+    ("/jobs", 405, 405),
+    ("/api/jobs/", 404, 404),
+    ("/api/jobs", 404, 404),
+    ("/v1/submissions/create", 404, 404),
 )
 
 
-@pytest.mark.parametrize(("method", "path"), SUBMISSIONS)
-def test_nobody_submits_a_program_over_http_without_the_token(attacked, method, path):
+@pytest.mark.parametrize(("path", "looking", "everything"), SUBMISSIONS)
+def test_nobody_submits_a_program_over_http_without_the_token(attacked, path, looking, everything):
     """ShadowRay (CVE-2023-48022), and jars on Flink: submission without a login was code execution by design."""
     body = {"entrypoint": "touch /tmp/owned", "jarid": "x"}
-    assert attacked.status(path, method=method, body=body) == 401
-    assert attacked.status(path, attacked.reader, method=method, body=body) in (403, 404, 405)
+    assert attacked.status(path, method="POST", body=body) == 401
+    assert attacked.status(path, attacked.reader, method="POST", body=body) == looking
     # Nor with it, where a cluster is within one program; elsewhere a form of one file is taken.
-    assert attacked.status(path, attacked.token, method=method, body=body) in (400, 404, 405, 409)
+    assert attacked.status(path, attacked.token, method="POST", body=body) == everything
+
+
+def form(name, content=b"x = 1"):
+    head = f'--x\r\nContent-Disposition: form-data; name="jarfile"; filename="{name}"\r\n\r\n'.encode()
+    return head + content + b"\r\n--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+class Taking:
+    """The same cluster behind a server that takes programs; a program that is run leaves a mark."""
+
+    def __init__(self, attacked, folder):
+        self.kept, self.mark = folder / "kept", folder / "owned"
+        self.kept.mkdir()
+        run = [sys.executable, "-c", f"open({str(self.mark)!r}, 'w')"]
+        place = ProgramPlace(lambda: str(self.kept), lambda: run)
+        (address,) = attacked.env._cluster.rest_addresses()
+        self.server = RestServer(attacked.env._cluster, RestSettings(bind_port="0"), address.tokens, place)
+        self.url = self.server.start()
+
+    def upload(self, token, name, **headers):
+        body, kind = form(name)
+        return ask(self.url, "/jars/upload", token, method="POST", body=body, headers={**kind, **headers})
+
+
+def test_where_programs_are_taken_they_are_taken_with_the_token_alone(attacked, tmp_path):
+    """The same, where a form of one file is a program: each way of it, to each who may not."""
+    taking = Taking(attacked, tmp_path)
+    try:
+        program = taking.upload(attacked.token, "own.py").json["filename"]
+        ways = (("GET", "/jars"), ("POST", f"/jars/{program}/run"), ("DELETE", f"/jars/{program}"))
+        ways += (("GET", f"/jars/{program}/runs/0"), ("POST", "/jars/upload"))
+        body, kind = form("evil.py")
+        for method, path in ways:
+
+            def status(token, headers, method=method, path=path):
+                sent = body if path.endswith("upload") else None
+                given = {**kind, **headers} if sent else headers
+                return ask(taking.url, path, token, method=method, body=sent, headers=given).status
+
+            assert status(None, {}) == 401, path
+            assert status(attacked.token[:-1], {}) == 401, path
+            assert status(attacked.reader, {}) == 403, path
+            assert status(attacked.token, {"Origin": FOREIGN, "User-Agent": BROWSER}) == 403, path
+            assert status(attacked.token, {"Host": "evil.example"}) == 403, path
+        for name in (
+            "../evil.py",
+            "/tmp/evil.py",
+            "..%2fevil.py",
+            "a/../../evil.py",
+            "evil.py\0.zip",
+            "evil",
+            "%00.py",
+        ):
+            assert taking.upload(attacked.token, name).status == 400, name
+        assert [file.name for file in taking.kept.iterdir()] == [program]
+        assert not taking.server._programs._runs
+        assert not taking.mark.exists()
+        # With it, it is run: the mark would be there.
+        assert ask(taking.url, f"/jars/{program}/run", attacked.token, method="POST", body={}).status == 202
+        (run,) = taking.server._programs._runs.values()
+        deadline = time.monotonic() + 20
+        while run.ended_s is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert taking.mark.exists()
+    finally:
+        taking.server.close()
 
 
 @pytest.mark.parametrize(
@@ -199,14 +272,10 @@ def test_no_name_of_a_log_leads_out_of_its_folder(attacked, name):
 def test_nothing_that_is_sent_becomes_a_file(attacked, tmp_path, monkeypatch):
     """CVE-2020-17518 of Flink: a name within an upload wrote any file."""
     monkeypatch.chdir(tmp_path)
-    body = (
-        '--x\r\nContent-Disposition: form-data; name="jarfile"; filename="../../../../../../tmp/headrace-owned"\r\n\r\n'
-        "owned\r\n--x--\r\n"
-    )
-    headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    for path in ("/jars/upload", f"/jobs/{attacked.job_id}/savepoints", "/"):
-        answer = ask(attacked.url, path, attacked.token, method="POST", body=body.encode(), headers=headers)
-        assert answer.status in (400, 404, 405, 409)
+    body, headers = form("../../../../../../tmp/headrace-owned", b"owned")
+    for path, status in (("/jars/upload", 409), (f"/jobs/{attacked.job_id}/savepoints", 400), ("/", 405)):
+        answer = ask(attacked.url, path, attacked.token, method="POST", body=body, headers=headers)
+        assert answer.status == status, path
     with pytest.raises(RestError, match="named by letters"):  # also where programs are taken
         checked_program("../../../../../../tmp/headrace-owned", b"owned", 1_000)
     assert not Path("/tmp/headrace-owned").exists()
