@@ -18,7 +18,7 @@ from headrace.state.credentials import masked
 
 from .coordinator import Coordinator
 
-__all__ = ["Client", "ClientErrors", "kafka", "require_servers"]
+__all__ = ["Client", "ClientErrors", "cause_of", "client_failures", "kafka", "require_servers"]
 
 _LOG = logging.getLogger("headrace.kafka")
 
@@ -52,6 +52,20 @@ def kafka() -> Any:
         message = "Kafka needs its client, confluent-kafka"
         raise ConfigurationError(message, hint="pip install 'headrace[kafka]'") from error
     return confluent_kafka
+
+
+def client_failures() -> tuple[type[Exception], ...]:
+    """Return what calls of the client raise that serve its callbacks.
+
+    A fatal error that comes just before a record's callback is a SystemError, whose cause it is.
+    """
+    return (kafka().KafkaException, SystemError)
+
+
+def cause_of(failure: Exception) -> str:
+    """Return what a failure of the client says, without passwords."""
+    is_wrapped = isinstance(failure, SystemError) and failure.__cause__ is not None
+    return masked(str(failure.__cause__ if is_wrapped else failure))
 
 
 def require_servers(servers: str, properties: Mapping[str, Any]) -> None:

@@ -41,6 +41,9 @@ _OF_SECURITY = {
 }
 """Properties of ``librdkafka``, and what ``kafka-python`` calls them."""
 
+_NAMES_IN_CAPITALS = ("security_protocol", "sasl_mechanism")
+"""Settings whose values ``librdkafka`` takes in small letters, too."""
+
 
 def require_known_security(properties: Mapping[str, Any]) -> None:
     """See that the other client can be let in as the first one is.
@@ -105,7 +108,10 @@ class Coordinator:
 
     def __init__(self, servers: str, properties: Mapping[str, Any]) -> None:
         require_known_security(properties)
-        self._settings = {_OF_SECURITY[name]: value for name, value in properties.items() if name in _OF_SECURITY}
+        settings = {_OF_SECURITY[name]: value for name, value in properties.items() if name in _OF_SECURITY}
+        self._settings = {
+            name: value.upper() if name in _NAMES_IN_CAPITALS else value for name, value in settings.items()
+        }
         self._servers = [server.strip() for server in servers.split(",")]
         # None before the first question, and after a failure.
         self._admin: Any = None

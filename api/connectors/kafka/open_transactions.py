@@ -38,7 +38,7 @@ from headrace.engine.errors import (
 from headrace.state.checkpoints.manifest_schema import is_text
 from headrace.state.credentials import masked
 
-from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
+from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, cause_of, client_failures, kafka
 from .coordinator import TransactionGoneError, TransactionMark
 from .ledger import PARTITION, Ledger, Numbers
 from .serialization import KafkaRecords
@@ -130,7 +130,7 @@ class TransactionWriter(ProducingWriter):
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
-            with contextlib.suppress(kafka().KafkaException):  # the broker will end it
+            with contextlib.suppress(*client_failures()):  # the broker will end it
                 producer.abort_transaction(CLOSING_TIMEOUT_S)
         self._coordinator.close()
 
@@ -167,8 +167,9 @@ class TransactionCommitter(Committer):
             self._ledger = Ledger(self._client, self._settings.commits_topic, REQUEST_TIMEOUT_S)
         self._ledger.open()
         self._noted = {self._series: Numbers()}  # nobody has had it before
-        # The id of the first transaction, which its writer takes over.
-        producer = transactional_producer(self._client, self._settings, f"{self._series}-0", self._errors)
+        # Under the id of the first transaction, which its writer takes over.
+        first_id = _id_of(self._series, 0, _restored(context))
+        producer = transactional_producer(self._client, self._settings, first_id, self._errors)
         try:
             require_topic(producer, self._settings.topic, self._errors)
         finally:
@@ -212,7 +213,6 @@ class TransactionCommitter(Committer):
         return found
 
     def _note(self, series: str, written: Numbers) -> None:
-        library = kafka()
         failures: list[Any] = []
         try:
             if self._notes is None:
@@ -225,8 +225,8 @@ class TransactionCommitter(Committer):
                 on_delivery=lambda error, _message: failures.append(error) if error is not None else None,
             )
             left = self._notes.flush(REQUEST_TIMEOUT_S)
-        except library.KafkaException as error:
-            failures.append(error)
+        except client_failures() as error:
+            failures.append(cause_of(error))
             left = 0
         if left or failures:
             self._release_notes()

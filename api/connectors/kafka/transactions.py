@@ -13,7 +13,7 @@ from headrace.engine.connectors.contract import CommitterContext, WriterContext
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SinkError
 from headrace.state.credentials import masked
 
-from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
+from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, client_failures, kafka
 
 __all__ = ["CommitSettings", "failed", "let_go", "require_topic", "transactional_producer"]
 
@@ -98,7 +98,7 @@ def require_topic(producer: Any, topic: str, errors: ClientErrors) -> None:
 
 def let_go(producer: Any) -> None:
     """Close a producer, which aborts what it has open; one that is broken says so once more."""
-    with contextlib.suppress(kafka().KafkaException):
+    with contextlib.suppress(*client_failures()):
         producer.close(0)
 
 

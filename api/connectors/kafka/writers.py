@@ -18,7 +18,7 @@ from headrace.engine.errors import SinkError, TypeMismatchError
 from headrace.state.credentials import masked
 
 from ...formats.prepared_rows import GatheredRows
-from .client import Client, ClientErrors, kafka
+from .client import Client, ClientErrors, cause_of, client_failures
 from .serialization import NO_TIME, SCHEMA, KafkaRecords
 from .transactions import CommitSettings
 
@@ -120,7 +120,10 @@ class ProducingWriter(SinkWriter):
         for key, value, time_ms in zip(keys, values, times, strict=True):
             options = {} if time_ms == NO_TIME else {"timestamp": time_ms}
             self._produce(key, value, options)
-        self._producer.poll(0)
+        try:
+            self._producer.poll(0)
+        except client_failures() as error:
+            raise self._failed(cause_of(error)) from error
 
     def _produce(self, key: bytes | None, value: bytes | None, options: dict[str, int]) -> None:
         deadline = time.monotonic() + FLUSH_TIMEOUT_S
@@ -134,8 +137,8 @@ class ProducingWriter(SinkWriter):
                     raise self._failed(what) from None
                 self._producer.poll(0.1)
                 self._check()
-            except kafka().KafkaException as error:
-                raise self._failed(masked(str(error))) from error
+            except client_failures() as error:
+                raise self._failed(cause_of(error)) from error
 
     def _delivered(self, error: Any, _message: Any) -> None:
         if error is not None and self._refused is None:
@@ -153,7 +156,10 @@ class ProducingWriter(SinkWriter):
         return SinkError(message, topic=self._topic, operator=context.operator_name, subtask=where)
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
-        left = self._producer.flush(FLUSH_TIMEOUT_S)
+        try:
+            left = self._producer.flush(FLUSH_TIMEOUT_S)
+        except client_failures() as error:
+            raise self._failed(cause_of(error)) from error
         self._check()
         if left:
             message = f"{left} records were not taken within {FLUSH_TIMEOUT_S:.0f} s; {self._errors.last}"
@@ -164,5 +170,5 @@ class ProducingWriter(SinkWriter):
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
-            with contextlib.suppress(kafka().KafkaException):  # one that is broken says so once more
+            with contextlib.suppress(*client_failures()):  # one that is broken says so once more
                 producer.close(0)

@@ -18,7 +18,13 @@ from headrace.connectors.kafka.ledger import Numbers
 from headrace.connectors.kafka.open_transactions import TransactionCommitter
 from headrace.connectors.kafka.transactions import CommitSettings
 from headrace.engine.columns.records import Batch
-from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, HeadraceError, PossibleLossError
+from headrace.engine.errors import (
+    CheckpointMismatchError,
+    ConfigurationError,
+    HeadraceError,
+    PossibleLossError,
+    SinkError,
+)
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
 from headrace.testing.sink_harness import SinkTestHarness
 
@@ -137,6 +143,27 @@ def test_an_open_transaction_that_somebody_has_ended_is_possible_loss(kafka_serv
     assert kafka_server.committed(topic) == []
 
 
+def test_a_transaction_that_ends_while_it_is_written_fails_the_attempt_and_loses_nothing(kafka_server):  # noqa: F811
+    """As behind transaction_timeout. The next attempt writes again what no checkpoint holds."""
+    topic = kafka_server.create_topic()
+    harness = SinkTestHarness(opened(kafka_server, topic))
+    harness.start()
+    harness.write(["1"])
+    harness.checkpoint(1)
+    harness.write(["2"])
+    while not Client(kafka_server.address, {}).coordinator().open_ids(topic):
+        harness.write(["2"])
+    end_what_is_open(kafka_server, topic)
+    with pytest.raises(SinkError, match="Kafka does not take records"):
+        harness.write(["3"])
+        harness.checkpoint(2)
+    harness.start()
+    harness.write(["2", "3"])
+    harness.checkpoint(2)
+    harness.finish()
+    assert [message.value() for message in kafka_server.committed(topic)] == [b"1", b"2", b"3"]
+
+
 def end_what_is_open(kafka_server, topic):  # noqa: F811
     """Take the one id over that has a transaction."""
     coordinator = Client(kafka_server.address, {}).coordinator()
@@ -167,6 +194,26 @@ def test_security_that_the_committing_client_does_not_know_is_refused():
             "localhost:9092", "t", value=TextMessages(), transactional_id_prefix="p", staging="transaction",
             properties={"sasl.oauthbearer.config": "x"},
         )  # fmt: skip
+
+
+def test_the_committing_client_is_let_in_as_the_writing_one(monkeypatch):
+    """It knows names of protocols in capitals only, and would connect without any."""
+    import kafka.admin
+
+    given = {}
+
+    def connect(**settings):
+        given.update(settings)
+        raise kafka.errors.KafkaConfigurationError
+
+    monkeypatch.setattr(kafka.admin, "KafkaAdminClient", connect)
+    properties = {"security.protocol": "sasl_ssl", "sasl.mechanisms": "plain", "sasl.username": "me", "linger.ms": 5}
+    with pytest.raises(SinkError, match="cannot be listed"):
+        Client("localhost:1", properties).coordinator().open_ids("p")
+    assert given == {
+        "bootstrap_servers": ["localhost:1"], "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "me",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
