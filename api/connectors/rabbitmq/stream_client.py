@@ -19,10 +19,10 @@ from headrace.state.credentials import masked
 
 from .address import TIMEOUT_S, Address
 
-__all__ = ["Chunk", "StreamConnection", "StreamRefusedError", "StreamsAwayError"]
+__all__ = ["Chunk", "StreamConnection", "StreamRefusedError", "StreamsAwayError", "chunk_at_edge"]
 
 DECLARE_PUBLISHER, PUBLISH, PUBLISH_CONFIRM, PUBLISH_ERROR, QUERY_SEQUENCE, DELETE_PUBLISHER = 1, 2, 3, 4, 5, 6
-SUBSCRIBE, DELIVER, CREDIT, UNSUBSCRIBE, CREATE, DELETE = 7, 8, 9, 12, 13, 14
+SUBSCRIBE, DELIVER, CREDIT, STORE_OFFSET, UNSUBSCRIBE, CREATE, DELETE = 7, 8, 9, 10, 12, 13, 14
 METADATA_UPDATE, PEER_PROPERTIES, SASL_HANDSHAKE, SASL_AUTHENTICATE = 16, 17, 18, 19
 TUNE, OPEN, CLOSE, HEARTBEAT = 20, 21, 22, 23
 ANSWER = 0x8000
@@ -39,6 +39,9 @@ FRAME_BYTES = 1 << 20
 PUBLISH_BYTES = 256 << 10
 """Messages are sent in frames of about this size."""
 MOST_UNCONFIRMED = 10_000
+
+EDGE_TIMEOUT_S = 2.0
+"""How long to wait for a chunk that should be there at once: an empty stream sends nothing."""
 
 _GZIP = 1
 _OFFSETS = {"first": 1, "last": 2, "next": 3, "offset": 4, "timestamp": 5}
@@ -280,6 +283,10 @@ class StreamConnection:
         wanted = struct.pack(">B", subscription) + _text(stream) + place + struct.pack(">HI", credit, 0)
         self._request(SUBSCRIBE, wanted, f"stream {stream!r}")
 
+    def store_offset(self, consumer: str, stream: str, offset: int) -> None:
+        """Have the server remember, in the stream itself, how far somebody has read; there is no answer."""
+        self._send(STORE_OFFSET, _text(consumer) + _text(stream) + struct.pack(">Q", offset))
+
     def give_credit(self, subscription: int, credit: int) -> None:
         """Let more chunks come."""
         self._send(CREDIT, struct.pack(">BH", subscription, credit))
@@ -307,6 +314,24 @@ class StreamConnection:
         """Let go of the connection."""
         with contextlib.suppress(OSError):
             self._socket.close()
+
+
+def chunk_at_edge(address: Address, stream: str, edge: str) -> Chunk | None:
+    """Return the ``first`` or ``last`` chunk of messages of a stream; None for an empty stream.
+
+    Raises:
+        StreamsAwayError: If the server does not answer.
+        StreamRefusedError: If there is no such stream.
+        ValueError: If the chunk is damaged.
+    """
+    connection = StreamConnection(address)
+    try:
+        connection.subscribe(0, stream, edge, 0, 1)
+        # A server that is slow has not sent the chunk yet; it does so before it answers what is asked behind it.
+        connection.last_number("headrace", stream)
+        return connection.receive(EDGE_TIMEOUT_S)
+    finally:
+        connection.close()
 
 
 def _broken(error: Exception) -> StreamsAwayError:

@@ -38,6 +38,7 @@ from .stream_client import (
     StreamConnection,
     StreamRefusedError,
     StreamsAwayError,
+    chunk_at_edge,
 )
 
 __all__ = ["METADATA", "Message", "StreamReader"]
@@ -117,10 +118,7 @@ class _Fetcher(ClientThread):
         except StreamsAwayError as error:
             raise AwayError(str(error)) from error
         except StreamRefusedError as error:
-            passes = error.code in (UNAVAILABLE, INTERNAL_ERROR)
-            message = f"a stream of RabbitMQ cannot be read: {error}"
-            hint = "make it first" if error.code == NO_STREAM else None
-            raise AwayError(message) if passes else SourceError(message, hint=hint) from error
+            raise _refused(error) from error
 
     def disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -136,6 +134,8 @@ class _Fetcher(ClientThread):
                 self._connection.give_credit(chunk.subscription, 1)
         except StreamsAwayError as error:
             raise AwayError(str(error)) from error
+        except StreamRefusedError as error:
+            raise _refused(error) from error
         except ValueError as error:
             message = f"a stream of RabbitMQ cannot be read: {error}"
             raise SourceError(message) from error
@@ -143,12 +143,35 @@ class _Fetcher(ClientThread):
     def _take(self, reading: _Reading, chunk: Chunk) -> None:
         behind = chunk.first_offset + len(chunk.messages)
         if reading.start == "offset" and not reading.is_sure:
-            _check_first(reading, chunk.first_offset, behind)
+            self._check_first(reading, chunk.first_offset, behind)
         reading.is_sure = True
         if reading.is_at_end or (reading.start == "offset" and behind <= reading.at):
             return
         reading.start, reading.at = "offset", behind
         self.give(_Fetched(reading.stream, chunk))
+
+    def _check_first(self, reading: _Reading, first: int, behind: int) -> None:
+        """See that the first chunk is the one that was asked for.
+
+        Raises:
+            SourceError: If messages before it are gone, or it is of another stream.
+        """
+        if first > reading.at and not self._has_offset(reading):
+            why = f"messages up to offset {first} were deleted before they were read"
+        elif behind < reading.at:
+            why = "it is another one, which has not come so far"
+        else:
+            return
+        message = f"stream {reading.stream!r} of RabbitMQ cannot be read on: {why}"
+        hint = "a longer max-age keeps messages; to go on without them, start anew without the checkpoint"
+        raise SourceError(message, hint=hint, split=reading.stream, position=f"offset {reading.at}")
+
+    def _has_offset(self, reading: _Reading) -> bool:
+        """Whether what stands at a position is there, and no message: the server numbers its own entries, too, such as
+        how far others have read. Streams are deleted from their beginning on: behind a message nothing is gone.
+        """
+        chunk = chunk_at_edge(self._address, reading.stream, "first")
+        return chunk is not None and chunk.first_offset <= reading.at
 
     def while_waiting(self) -> None:
         """Say that we are there, while the task takes nothing."""
@@ -159,21 +182,12 @@ class _Fetcher(ClientThread):
                 return  # noticed again when the connection is read
 
 
-def _check_first(reading: _Reading, first: int, behind: int) -> None:
-    """See that the first chunk is the one that was asked for.
-
-    Raises:
-        SourceError: If messages before it are gone, or it is of another stream.
-    """
-    if first > reading.at:
-        why = f"messages up to offset {first} were deleted before they were read"
-    elif behind < reading.at:
-        why = "it is another one, which has not come so far"
-    else:
-        return
-    message = f"stream {reading.stream!r} of RabbitMQ cannot be read on: {why}"
-    hint = "a longer max-age keeps messages; to go on without them, start anew without the checkpoint"
-    raise SourceError(message, hint=hint, split=reading.stream, position=f"offset {reading.at}")
+def _refused(error: StreamRefusedError) -> Exception:
+    """What the refusal of a server means: that it is asked again, or that there is no use."""
+    message = f"a stream of RabbitMQ cannot be read: {error}"
+    if error.code in (UNAVAILABLE, INTERNAL_ERROR):
+        return AwayError(message)
+    return SourceError(message, hint="make it first" if error.code == NO_STREAM else None)
 
 
 class StreamReader(SourceReader):

@@ -27,6 +27,9 @@ __all__ = ["RabbitStreamSink"]
 
 SCHEMA = pa.schema([("message", pa.binary())])
 
+MOST_PUBLISHERS = 255
+"""Whose last numbers a stream remembers: what others have written would be written again."""
+
 MOST_BYTES = (1 << 20) - 1_024
 """Of a message: what does not go into one frame could never be sent."""
 
@@ -91,6 +94,9 @@ class _StreamCommitter(NumberedCommitter):
         self._connection: StreamConnection | None = None
 
     def connect(self, context: CommitterContext) -> None:
+        if context.parallelism > MOST_PUBLISHERS:
+            message = f"a stream of RabbitMQ remembers {MOST_PUBLISHERS} publishers, and the sink has more subtasks"
+            raise ConfigurationError(message, parallelism=context.parallelism, hint="give the sink less parallelism")
         self.last_number("headrace")  # whether the stream is there
 
     def last_number(self, publisher: str) -> int:

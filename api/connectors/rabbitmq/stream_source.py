@@ -24,13 +24,10 @@ from headrace.state.values.durations import parse_duration_ms
 from ...formats.messages import MessageFormat
 from ..messages.decoding import MessageDecoder, OnError
 from .address import STREAM_PORT, Address
-from .stream_client import StreamConnection, StreamRefusedError, StreamsAwayError
+from .stream_client import StreamRefusedError, StreamsAwayError, chunk_at_edge
 from .stream_reader import METADATA, Message, StreamReader
 
 __all__ = ["RabbitStreamSource"]
-
-LAST_CHUNK_TIMEOUT_S = 2.0
-"""How long to wait for the last chunk of a stream, until it is taken for empty."""
 
 
 class RabbitStreamSource:
@@ -149,12 +146,7 @@ class _Streams:
     def _end_of(self, stream: str) -> int:
         """The offset behind the last message."""
         try:
-            connection = StreamConnection(self._address)
-            try:
-                connection.subscribe(0, stream, "last", 0, 1)
-                chunk = connection.receive(LAST_CHUNK_TIMEOUT_S)
-            finally:
-                connection.close()
+            chunk = chunk_at_edge(self._address, stream, "last")
         except (StreamsAwayError, StreamRefusedError, ValueError) as error:
             message = f"stream {stream!r} of RabbitMQ cannot be looked at: {error}"
             raise SourceError(message) from error

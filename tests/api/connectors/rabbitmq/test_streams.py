@@ -175,6 +175,25 @@ def test_publishers_and_their_numbers_take_no_offsets(rabbitmq_server):  # noqa:
     connection.close()
 
 
+def test_offsets_that_others_store_are_no_messages_that_are_gone(rabbitmq_server):  # noqa: F811
+    """The server keeps them in the stream, under a number of its messages."""
+    stream = rabbitmq_server.new_stream()
+    rabbitmq_server.send(stream, ["0", "1", "2"])
+    source = source_of(rabbitmq_server, stream, value=TextMessages(column="n"), metadata=["offset"])
+    reader = reader_of(source)
+    assert len(polled(reader, 3)) == 3
+    splits = reader.snapshot()
+    reader.close()
+    connection = StreamConnection(Address.of(rabbitmq_server.stream_url, "rabbitmq-stream", 1))
+    connection.store_offset("somebody", stream, 2)
+    connection.last_number("somebody", stream)  # behind which it is stored
+    connection.close()
+    rabbitmq_server.send(stream, ["3"])
+    reader = reader_of(source, splits)
+    assert polled(reader, 1) == [{"n": "3", "offset": 4}]
+    reader.close()
+
+
 def test_what_is_gone_before_it_was_read_is_an_error(rabbitmq_server):  # noqa: F811
     stream = rabbitmq_server.new_stream(**{"x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000})
     rabbitmq_server.send(stream, ["first"])
@@ -280,6 +299,9 @@ def test_wrong_arguments_are_refused():
             RabbitStreamSource(**given)
         return str(refused.value)
 
+    sink = RabbitStreamSink("rabbitmq-stream://127.0.0.1:1", "s", value=TextMessages())
+    with pytest.raises(ConfigurationError, match="remembers 255 publishers"):
+        SinkTestHarness(sink, parallelism=256).start()
     assert "each once" in told(streams=[])
     assert "first, next, an offset" in told(start="latest")
     assert "must be rabbitmq-stream://" in told(url="amqp://localhost")
