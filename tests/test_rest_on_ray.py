@@ -137,3 +137,84 @@ def test_a_zip_that_is_uploaded_runs_on_the_cluster_with_its_modules(ray_session
     files = [file for file in (tmp_path / "out").rglob("*.jsonl*") if not file.name.startswith((".", "_"))]
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert sorted(row["n"] for row in rows) == [2 * n for n in range(1, 101)]
+
+
+OWN_CLASSES = """
+import sys
+from headrace import StreamExecutionEnvironment
+from headrace.connectors.datagen import GeneratorSource
+from headrace.connectors.files import FileSink
+from shop.models import Count, order
+
+env = StreamExecutionEnvironment.get_execution_environment()
+env.enable_checkpointing(100, directory=sys.argv[1] + "/checkpoints")
+orders = env.from_source(GeneratorSource(order, 600, records_per_second=100), None, "orders").uid("orders")
+counted = orders.key_by(lambda order: order.customer).process(Count()).uid("count")
+counted.rebalance().map(lambda one: {"customer": one.customer.name, "at": one.at}).uid("rows").sink_to(
+    FileSink.json_lines(sys.argv[1] + "/out")
+)
+env.execute("own classes")
+"""
+MODELS = """
+from dataclasses import dataclass
+from headrace import KeyedProcessFunction, ValueStateDescriptor
+
+
+@dataclass(frozen=True)
+class Customer:
+    name: str
+
+
+@dataclass
+class Order:
+    customer: Customer
+    at: int = 0
+
+
+def order(n):
+    return Order(Customer(f"c{n % 3}"))
+
+
+class Count(KeyedProcessFunction):
+    def open(self, context):
+        self.last = context.get_state(ValueStateDescriptor("last"))
+
+    def process_element(self, value, context):
+        before = self.last.value()
+        assert before is None or type(before) is type(value) is Order
+        now = Order(value.customer, 1 + (0 if before is None else before.at))
+        self.last.update(now)
+        yield now
+"""
+
+
+def test_classes_of_a_zip_are_records_keys_and_state_and_outlive_its_folder(ray_session, tmp_path):
+    """Stopped with a savepoint and begun again from it, by a second run of the program in another folder."""
+    with zipfile.ZipFile(tmp_path / "shop.zip", "w") as archive:
+        archive.writestr("main.py", OWN_CLASSES)
+        archive.writestr("shop/__init__.py", "")
+        archive.writestr("shop/models.py", MODELS)
+    env = StreamExecutionEnvironment.get_execution_environment(
+        "ray", parallelism=2, rest=RestSettings(bind_port="20000-32000"), cpu_per_slot=0.0
+    )
+
+    def written():
+        files = [file for file in (tmp_path / "out").rglob("*.jsonl*") if not file.name.startswith((".", "_"))]
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    with env:
+        env._connect()
+        rest = env.get_rest_client()
+        program = rest.upload(tmp_path / "shop.zip")
+        (first,) = rest.run_program(program, [str(tmp_path)], parallelism=2)
+        deadline = time.monotonic() + PATIENCE_S
+        while not written():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        place = rest.stop_with_savepoint(first, str(tmp_path / "saved"))
+        assert len(written()) < 600
+        (second,) = rest.run_program(program, [str(tmp_path)], parallelism=2, from_savepoint=place)
+        assert rest.wait(second) == "FINISHED"
+        rest.delete_program(program)
+    counts = sorted((row["customer"], row["at"]) for row in written())
+    assert counts == [(f"c{customer}", at) for customer in range(3) for at in range(1, 201)]

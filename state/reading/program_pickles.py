@@ -15,6 +15,7 @@ Source: cloudpickle's class tracker, its ``_class_setstate`` and ``_code_reduce`
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import os
 import pickle
@@ -23,6 +24,7 @@ import sys
 import types
 from collections import ChainMap
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from cloudpickle import cloudpickle
@@ -99,8 +101,35 @@ def _register_own_modules() -> None:
     known = cloudpickle.list_registry_pickle_by_value()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if file and name != "__main__" and name not in known and file.startswith(folder.rstrip(os.sep) + os.sep):
-            cloudpickle.register_pickle_by_value(module)
+        if file and file.startswith(folder.rstrip(os.sep) + os.sep):
+            if name != "__main__" and name not in known:
+                cloudpickle.register_pickle_by_value(module)
+            _name_classes(module, _digest(folder))
+
+
+def _name_classes(module: types.ModuleType, digest: str) -> None:
+    """Give the classes of a module ids that every run of the same program gives them.
+
+    cloudpickle makes up an id for a class that it writes by value, and a process has one class of an id. By one that is
+    made up in each run, keys of state from a savepoint would be of another class than those of records, and be equal to
+    none of them.
+    """
+    for definition in list(vars(module).values()):
+        if isinstance(definition, type) and definition.__module__ == module.__name__:
+            name = f"{digest}:{definition.__module__}.{definition.__qualname__}"
+            if definition not in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS:
+                cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS[definition] = name
+                cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[name] = definition
+
+
+@functools.cache
+def _digest(folder: str) -> str:
+    """Of all Python files of a program; as they are when it first writes something."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(folder).rglob("*.py")):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(folder).as_posix()} {len(content)} ".encode() + content)
+    return digest.hexdigest()
 
 
 def dump_program(

@@ -317,6 +317,31 @@ def test_a_main_that_does_not_end_is_ended_with_its_server(tmp_path):
     assert run.process.wait(PATIENCE_S) != 0
 
 
+def test_classes_of_a_program_are_the_same_ones_in_every_run_of_it_and_others_in_another(tmp_path):
+    """Keys that a savepoint of one run holds are those of the records of the next."""
+    write = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from models import Customer
+from headrace.state.reading.program_pickles import dump_program
+sys.stdout.buffer.write(dump_program(Customer("ann")))
+"""
+    models = "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Customer:\n    name: str\n"
+
+    def key_of_run(number, text):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "models.py").write_text(text)
+        environment = {**os.environ, FOLDER_VARIABLE: str(folder)}
+        command = [sys.executable, "-c", write, str(folder)]
+        return load_program(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+
+    first, second, changed = (key_of_run(*run) for run in enumerate((models, models, models + "# changed")))
+    assert first == second
+    assert type(first) is type(second)
+    assert changed != first
+
+
 def children_of_runs():
     """Processes whose environment says that a program has begun them, and that have not ended."""
     found = []
