@@ -33,6 +33,9 @@ from ..lake.ledger import Ledger
 
 __all__ = ["DeltaAccess", "DeltaView", "delta", "table_schema"]
 
+_RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.")
+"""What metadata of a column demands of its values begins with."""
+
 _SOUGHT = (100, 1_000, None)
 """So many of the newest commits are looked through for a sink's notes, then more."""
 
@@ -126,6 +129,7 @@ class DeltaView:
         self.table_id = str(metadata.id)
         self.partition_by = tuple(metadata.partition_columns)
         self.schema = table_schema(table)
+        self._configuration = metadata.configuration
         mapping = metadata.configuration.get("delta.columnMapping.mode", "none")
         if mapping != "none":
             message = f"the Delta table maps columns by {mapping}: files cannot be added to it"
@@ -136,6 +140,7 @@ class DeltaView:
 
     # ------------------------------------------------------------------------------------------------------------ files
     def split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        self._require_no_rules()
         if self.partition_by:
             yield from by_folder(self.partition_by, rows)
         else:
@@ -174,6 +179,7 @@ class DeltaView:
 
     # ---------------------------------------------------------------------------------------------------------- commits
     def append(self, files: Sequence[DataFile], note: Note) -> None:
+        self._require_no_rules()
         self._commit([self._added(one) for one in files], note)
 
     def claim(self, note: Note) -> None:
@@ -187,6 +193,9 @@ class DeltaView:
             )  # fmt: skip
 
     def change(self, files: Sequence[DataFile], keys: Sequence[str], note: Note) -> None:
+        if self._configuration.get("delta.appendOnly", "false").lower() == "true":
+            message = "the Delta table takes no changes by key: its property delta.appendOnly is set"
+            raise SinkError(message, **self._access.place)
         changes = last_changes(map(self._read, files), keys)
         named = {name: f"s.{_quoted(name)}" for name in self.schema.names}
         on = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in keys)
@@ -208,6 +217,17 @@ class DeltaView:
         except library.exceptions.DeltaError as error:
             message = f"the commit to the Delta table failed: {error}"
             raise SinkError(message, **self._access.place) from error
+
+    def _require_no_rules(self) -> None:
+        """Files that are added are not looked into: nobody would hold their rows against what the table demands."""
+        rules = [name for name in self._configuration if name.startswith("delta.constraints.")]
+        for column in self._table.schema().fields:
+            found = [name for name in column.metadata if name.startswith(_RULES)]
+            rules += [f"{name} of column {column.name!r}" for name in found]
+        if rules:
+            message = f"the Delta table has a rule for its rows, which a sink that adds files does not keep: {rules[0]}"
+            hint = "drop the rule, or write with key=: a merge keeps it"
+            raise SinkError(message, hint=hint, **self._access.place)
 
     def _added(self, one: DataFile) -> Any:
         """The action that adds a file; its statistics are those of the file."""

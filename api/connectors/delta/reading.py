@@ -20,7 +20,7 @@ from headrace.engine.errors import NotFoundError, SourceError
 from headrace.state.files.filesystem import filesystem_for, join_confined
 
 from ...formats.parquet_files import open_parquet, row_group_batches
-from ..lake.reading import Version, in_columns, wanted_columns
+from ..lake.reading import Version, in_columns, require_same_table, wanted_columns
 from .client import DeltaAccess, table_schema
 
 __all__ = ["ReadableDelta"]
@@ -60,11 +60,12 @@ class ReadableDelta:
         return table
 
     def first(self, *, follows: bool) -> Version:
-        if follows and isinstance(self.start, int):
-            return Version(self.start)
         table = self._at(None)
+        own = str(table.metadata().id)
+        if follows and isinstance(self.start, int):
+            return Version(self.start, table=own)
         if follows and self.start == "latest":
-            return Version(table.version())
+            return Version(table.version(), table=own)
         self._require_whole_files(table)
         actions = pa.table(table.get_add_actions(flatten=False))
         return Version(
@@ -73,6 +74,7 @@ class ReadableDelta:
                 {"path": one["path"], "partition": _texts(one.get("partition") or {})}
                 for one in sorted(actions.to_pylist(), key=lambda one: one["path"])
             ],
+            table=own,
         )
 
     def _require_whole_files(self, table: Any) -> None:
@@ -81,12 +83,17 @@ class ReadableDelta:
             hint = "rewrite its files: REORG TABLE ... APPLY (PURGE)"
             raise SourceError(message, hint=hint, **self.access.place)
 
-    def since(self, number: int) -> Iterator[Version]:
-        newest = self.access.load().version()
+    def since(self, number: int, table: str) -> Iterator[Version]:
+        now = self.access.load()
+        require_same_table(table, str(now.metadata().id), **self.access.place)
+        newest = now.version()
+        if newest < number:
+            message = f"the Delta table has no version {number} to go on behind: the newest one is {newest}"
+            raise SourceError(message, **self.access.place)
         for version in range(number + 1, newest + 1):
-            yield self._brought(version)
+            yield self._brought(version, table)
 
-    def _brought(self, version: int) -> Version:
+    def _brought(self, version: int, table: str) -> Version:
         fs, root = filesystem_for(self.access.uri)
         path = f"{root.rstrip('/')}/_delta_log/{version:020}.json"
         try:
@@ -100,7 +107,7 @@ class ReadableDelta:
         removed = [one["remove"] for one in actions if "remove" in one and one["remove"].get("dataChange", True)]
         operation = next((one["commitInfo"].get("operation") for one in actions if "commitInfo" in one), None)
         files = [{"path": one["path"], "partition": one.get("partitionValues") or {}} for one in added]
-        return Version(version, files, str(operation or "files are removed") if removed else None)
+        return Version(version, files, str(operation or "files are removed") if removed else None, table=table)
 
     def open_file(self, payload: dict[str, Any], columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         pinned = None if self.version is None and self.as_of is None else payload["version"]

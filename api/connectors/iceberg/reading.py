@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import SourceError
 
-from ..lake.reading import Version, in_columns, wanted_columns
+from ..lake.reading import Version, in_columns, require_same_table, wanted_columns
 from .client import IcebergAccess, iceberg, table_schema
 
 __all__ = ["ReadableIceberg"]
@@ -47,17 +47,18 @@ class ReadableIceberg:
         return self.access.name
 
     def first(self, *, follows: bool) -> Version:
-        if follows and isinstance(self.start, int):
-            return Version(self.start)
         table = self.access.load()
+        own = str(table.metadata.table_uuid)
+        if follows and isinstance(self.start, int):
+            return Version(self.start, table=own)
         snapshot = self._snapshot(table)
         if snapshot is None:
-            return Version(NO_SNAPSHOT)
+            return Version(NO_SNAPSHOT, table=own)
         number = int(snapshot.snapshot_id)
         if follows and self.start == "latest":
-            return Version(number)
-        tasks = table.scan(snapshot_id=number).plan_files()
-        return Version(number, sorted(({"path": one.file.file_path} for one in tasks), key=lambda one: one["path"]))
+            return Version(number, table=own)
+        paths = sorted(str(one.file.file_path) for one in table.scan(snapshot_id=number).plan_files())
+        return Version(number, [{"path": path} for path in paths], table=own)
 
     def _snapshot(self, table: Any) -> Any:
         if self.version is not None:
@@ -72,8 +73,12 @@ class ReadableIceberg:
             raise SourceError(message, snapshot=wanted, **self.access.place)
         return found
 
-    def since(self, number: int) -> Iterator[Version]:
-        table = self.access.load()
+    def since(self, number: int, table: str) -> Iterator[Version]:
+        now = self.access.load()
+        require_same_table(table, str(now.metadata.table_uuid), **self.access.place)
+        return self._since(number, now)
+
+    def _since(self, number: int, table: Any) -> Iterator[Version]:
         current = table.current_snapshot()
         line: list[Any] = []
         while current is not None and current.snapshot_id != number:
@@ -89,15 +94,16 @@ class ReadableIceberg:
             yield self._brought(table, snapshot)
 
     def _brought(self, table: Any, snapshot: Any) -> Version:
-        number = int(snapshot.snapshot_id)
+        number, own = int(snapshot.snapshot_id), str(table.metadata.table_uuid)
         operation = "append" if snapshot.summary is None else snapshot.summary.operation.value
         if operation == "replace":
-            return Version(number)  # files were put together
+            return Version(number, table=own)  # files were put together
         if operation != "append":
-            return Version(number, [], operation)
+            return Version(number, [], operation, table=own)
         parent = snapshot.parent_snapshot_id
         tasks = _added(table, parent, number)
-        return Version(number, [{"path": one.file.file_path, "since": parent or NO_SNAPSHOT} for one in tasks])
+        files = [{"path": one.file.file_path, "since": parent or NO_SNAPSHOT} for one in tasks]
+        return Version(number, files, table=own)
 
     def open_file(self, payload: dict[str, Any], columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         table, number = self.access.load(), int(payload["version"])

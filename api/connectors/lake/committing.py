@@ -22,6 +22,7 @@ from typing import Any
 from headrace.engine.connectors.contract import CommitterContext
 from headrace.engine.connectors.sink_protocols import GlobalCommittable, GlobalCommitter
 from headrace.engine.errors import NewerOutputError, PossibleLossError, SinkError, SinkFencedError
+from headrace.state.credentials import masked
 
 from .contract import CommitConflictError, DataFile, Note, TableAccess, TableView
 from .ledger import Ledger, number_of
@@ -58,14 +59,15 @@ class LakeCommitter(GlobalCommitter):
 
     def _until_committed(self, what: str, attempt: Callable[[TableView], Ledger]) -> None:
         """Try on top of what the table is, looked at anew for every try; keep the notes as they are behind it."""
+        last = ""
         for _ in range(MAX_TRIES):
             try:
                 self._ledger = attempt(self._access.look())
                 return
-            except CommitConflictError:
-                continue
+            except CommitConflictError as error:
+                last = masked(str(error.__cause__ or error))
         message = f"others have committed to the table each time when the sink tried to {what}"
-        raise SinkError(message, tries=MAX_TRIES, **self._place)
+        raise SinkError(message, tries=MAX_TRIES, last=last, **self._place)
 
     def _commit(self, view: TableView, whole: GlobalCommittable, files: list[DataFile]) -> Ledger:
         origin = self._context.history.origin

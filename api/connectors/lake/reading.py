@@ -41,6 +41,7 @@ __all__ = [
     "Version",
     "in_columns",
     "read_all",
+    "require_same_table",
     "wanted_columns",
 ]
 
@@ -56,11 +57,13 @@ class Version:
         number: By which it is found again.
         files: What a reader needs to open each file, with the ``path`` that names it.
         removes: What it does beside adding rows, in a word; None if it only adds.
+        table: The table's id: another one may come under its name, and count its versions anew.
     """
 
     number: int
     files: list[dict[str, Any]] = field(default_factory=list)
     removes: str | None = None
+    table: str = field(kw_only=True)
 
 
 class ReadableTable(Protocol):
@@ -75,11 +78,15 @@ class ReadableTable(Protocol):
         """Return what reading begins with: all files of a version, or none."""
         ...
 
-    def since(self, number: int) -> Iterator[Version]:
+    def since(self, number: int, table: str) -> Iterator[Version]:
         """Yield the versions behind one, in their order.
 
+        Args:
+            number: Of that version.
+            table: The id of the table that it is of.
+
         Raises:
-            SourceError: If the table no longer says what they brought.
+            SourceError: If the table no longer says what they brought, or is another one.
         """
         ...
 
@@ -112,13 +119,12 @@ class LakeEnumerator(ProgressingEnumerator):
             first = _asked(self._table, lambda: self._table.first(follows=follows))
             # A start without files is "from now on", which no later look would find again.
             is_repeatable = not follows or bool(first.files)
-            return Discovery(
-                _splits(first), is_final=not follows, is_repeatable=is_repeatable, state={"version": first.number}
-            )
+            seen = {"version": first.number, "table": first.table}
+            return Discovery(_splits(first), is_final=not follows, is_repeatable=is_repeatable, state=seen)
         if not follows:
             return Discovery([], is_final=True, state=progress.state)
-        last, splits = int(progress.state["version"]), []
-        newer: list[Version] = _asked(self._table, partial(list, self._table.since(last)))
+        last, table, splits = int(progress.state["version"]), str(progress.state["table"]), []
+        newer: list[Version] = _asked(self._table, lambda: list(self._table.since(last, table)))
         for version in newer:
             if version.removes is None:
                 splits += _splits(version)
@@ -127,7 +133,18 @@ class LakeEnumerator(ProgressingEnumerator):
                 hint = "read the table anew, or pass such versions over with on_change='skip'"
                 raise ConfigurationError(message, hint=hint, table=self._table.name, version=version.number)
             last = version.number
-        return Discovery(splits, is_final=False, is_repeatable=True, state={"version": last})
+        return Discovery(splits, is_final=False, is_repeatable=True, state={"version": last, "table": table})
+
+
+def require_same_table(known: str, now: str, **place: Any) -> None:
+    """See that a table is the one that was followed.
+
+    Raises:
+        SourceError: If another one has its name.
+    """
+    if known != now:
+        message = "the table that was followed has been dropped or replaced by another one of its name"
+        raise SourceError(message, hint="read the new one from its beginning, without the checkpoint", **place)
 
 
 def _asked(table: ReadableTable, ask: Any) -> Any:

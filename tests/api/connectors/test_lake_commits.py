@@ -11,7 +11,7 @@ import random
 
 import pyarrow as pa
 import pytest
-from lake_tables import FORMATS, IcebergTables
+from lake_tables import FORMATS, DeltaTables, IcebergTables
 
 from headrace.connectors.lake.committing import LakeCommitter
 from headrace.connectors.lake.contract import CommitConflictError
@@ -318,6 +318,46 @@ def test_a_missing_column_is_named(tables):
     harness.start()
     with pytest.raises(Exception, match="n"):
         harness.write([{"m": 1}])
+
+
+def rules(directory, rule):
+    """A Delta table that demands something of its rows."""
+    import json
+
+    tables = DeltaTables(directory)
+    if rule == "constraint":
+        tables.make(NUMBERS)
+        tables.table().alter.add_constraint({"positive": "n > 0"})
+    else:
+        invariant = json.dumps({"expression": {"expression": "n > 0"}})
+        tables.make(pa.schema([pa.field("n", pa.int64(), metadata={"delta.invariants": invariant})]))
+    return tables
+
+
+@pytest.mark.parametrize("rule", ["constraint", "invariant"])
+def test_rules_of_a_delta_table_are_kept_or_refused(tmp_path, rule):
+    tables = rules(tmp_path, rule)
+    harness = SinkTestHarness(tables.sink())
+    harness.start()
+    with pytest.raises(SinkError, match="a rule for its rows"):
+        harness.write([{"n": -5}])
+    harness = SinkTestHarness(tables.sink(key="n"))
+    harness.start()
+    harness.write([{"n": -5, "$deleted": False}])
+    with pytest.raises(SinkError, match="failed validation check"):
+        harness.checkpoint(1)
+    assert tables.rows().num_rows == 0
+
+
+def test_a_delta_table_that_only_grows_takes_no_changes(tmp_path):
+    tables = DeltaTables(tmp_path)
+    tables.make(NUMBERS)
+    tables.table().alter.set_table_properties({"delta.appendOnly": "true"})
+    harness = SinkTestHarness(tables.sink(key="n"))
+    harness.start()
+    harness.write([{"n": 1, "$deleted": False}])
+    with pytest.raises(SinkError, match=r"delta\.appendOnly"):
+        harness.checkpoint(1)
 
 
 def test_names_of_files_are_never_given_twice(tables):

@@ -14,7 +14,7 @@ import pytest
 from lake_tables import FORMATS, DeltaTables
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
-from headrace.engine.errors import ConfigurationError
+from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
 from headrace.testing.source_harness import SourceTestHarness
 
@@ -129,6 +129,30 @@ def test_a_version_that_takes_rows_away_is_refused_or_passed_over(tables):
         assert numbers_in(lenient) == ([1, 2] if isinstance(tables, DeltaTables) else [1, 2, 5])
         with pytest.raises(ConfigurationError, match="does more than to add rows"):
             strict.read(lambda: len(strict.rows) > 1, 10)
+
+
+@pytest.mark.parametrize("num_versions", [0, 5])
+def test_a_followed_table_that_was_made_again_is_refused(tables, num_versions):
+    """Whether its versions are fewer than were read, or more."""
+    tables.make(NUMBERS)
+    for n in (1, 2):
+        tables.append(pa.table({"n": [n]}, schema=NUMBERS))
+    with closing(followed(tables)) as harness:
+        harness.read(lambda: len(harness.rows) == 2, 10)
+        harness.checkpoint()
+        tables.drop()
+        tables.make(NUMBERS)
+        for n in range(num_versions):
+            tables.append(pa.table({"n": [10 + n]}, schema=NUMBERS))
+        with pytest.raises(SourceError, match="dropped or replaced by another one of its name"):
+            harness.read(lambda: len(harness.rows) > 2, 10)
+
+
+def test_following_begins_behind_no_version_that_is_to_come(tables):
+    tables.make(NUMBERS)
+    tables.append(pa.table({"n": [1]}, schema=NUMBERS))
+    with closing(followed(tables, start=99)) as harness, pytest.raises(SourceError, match=r"no version 99|none of the"):
+        harness.read(lambda: bool(harness.rows), 10)
 
 
 def test_a_table_that_is_not_there_is_named(tables):
