@@ -315,7 +315,9 @@ def secret_in(uri: str) -> str | None:
     if user is not None and "@" in f"://{rest}"[user.end() :]:
         return "a password"
     for option in rest.partition("?")[2].split("&"):
-        name, is_set, _ = option.partition("=")
+        name, is_set, value = option.partition("=")
         if is_set and (_SECRET.search(unquote(name)) or _WEAK.search(unquote(name))):
             return f"option {name!r}"
+        if secret_in(unquote(value)) is not None:  # of an endpoint, say
+            return f"a password in option {name!r}"
     return None

@@ -21,6 +21,7 @@ from headrace.engine.errors import CheckpointCorruptError, ConfigurationError
 from headrace.state.keyed.descriptors import ListStateDescriptor
 from headrace.state.values.durations import parse_duration_ms
 
+from ...formats.folders import FOLDERS
 from ...formats.prepared_rows import from_ipc, to_ipc
 
 __all__ = ["WAITING", "FileCompaction", "WaitingRecords"]
@@ -146,6 +147,7 @@ class WaitingRecords:
         for element in elements:
             try:
                 folder, first_ms, last_ms, num_rows, records = element
+                _require_folder(folder)
                 waiting = self._folders.setdefault(folder, _Folder(first_ms, last_ms))
                 waiting.first_ms = min(waiting.first_ms, first_ms)
                 waiting.last_ms = max(waiting.last_ms, last_ms)
@@ -157,6 +159,13 @@ class WaitingRecords:
             num_bytes = sum(batch.nbytes for batch in batches)
             waiting.num_bytes += num_bytes
             self._num_bytes += num_bytes
+
+
+def _require_folder(folder: Any) -> None:
+    """A folder out of a checkpoint, which anybody may have written, is one of partitions: it leads nowhere else."""
+    if type(folder) is not str or (folder and FOLDERS.fullmatch(folder) is None):
+        message = f"{folder!r:.200} is no folder of a partition"
+        raise ValueError(message)
 
 
 def _stored(batches: list[Batch]) -> Iterator[tuple[int, Any]]:

@@ -146,17 +146,21 @@ def test_what_waits_is_stored_as_it_came():
     waiting = WaitingRecords(LARGE)
     columns = Batch.of_columns(table)
     for batch in (columns, columns, Batch.of_rows([(1, {2})]), Batch.of_columns(table.select(["a"]))):
-        waiting.add("f", batch, 5)
+        waiting.add("k=f", batch, 5)
     state = waiting.to_state()
-    assert [element[:4] for element in state] == [("f", 5, 5, 2), ("f", 5, 5, 1), ("f", 5, 5, 1)]
+    assert [element[:4] for element in state] == [("k=f", 5, 5, 2), ("k=f", 5, 5, 1), ("k=f", 5, 5, 1)]
     again = WaitingRecords(LARGE)
     again.restore(state)
-    assert [row for batch in again.take("f") for row in batch.rows] == [
+    assert [row for batch in again.take("k=f") for row in batch.rows] == [
         {"a": 1, "b": b"x"}, {"a": 1, "b": b"x"}, (1, {2}), {"a": 1}
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("element", [5, ("f", 1, 1, 2, [1]), ("f", 1, 1, 1, b"?"), ("f", 1, 1, 1, None)])
+@pytest.mark.parametrize(
+    "element",
+    [5, ("", 1, 1, 2, [1]), ("", 1, 1, 1, b"?"), ("", 1, 1, 1, None),
+     *((folder, 1, 1, 1, [1]) for folder in ("../day=1", "day=1/../..", "/etc/day=1", "f", None))],
+)  # fmt: skip
 def test_a_damaged_checkpoint_is_refused(element):
     with pytest.raises(CheckpointCorruptError):
         WaitingRecords(None).restore([element])
