@@ -201,6 +201,7 @@ VARIABLES = {
     "HEADRACE_MAX_EXPANDED_BYTES": "how large a compressed part of a snapshot may become when it is read",
     "HEADRACE_NODE_LAUNCH_TIMEOUT": "how long to wait for slots while the cluster launches nodes",
     "HEADRACE_PARALLELISM": "the parallelism of programs that say none",
+    "HEADRACE_PROGRAM_FOLDER": "the folder of a program that was uploaded, whose modules go along with it",
     "HEADRACE_PROGRESS": "`terminal`, `lines` or `none`",
     "HEADRACE_RESTORE_FROM": "the savepoint or checkpoint to start from",
     "HEADRACE_RESTORE_MODE": "`no_claim` or `claim`: who owns that",

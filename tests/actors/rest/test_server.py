@@ -348,12 +348,16 @@ def test_no_route_answers_without_a_token_or_by_another_name_or_to_a_foreign_pag
     assert served.json(f"{served.path}/status") == {"status": "RUNNING"}
 
 
+_OF_NONE = (":triggerid", ":taskmanagerid", ":filename", ":jarid", ":operatorid")
+"""Ids that nothing in the served cluster has."""
+
+
 def test_every_read_route_is_answered(served):
     """Those that need an id that is not there say 404."""
     for route in guarded_routes():
         if route.right is Right.READ:
             status = served.get(concrete(route, served)).status
-            is_of_none = any(name in route.path for name in (":triggerid", ":taskmanagerid", ":filename"))
+            is_of_none = any(name in route.path for name in _OF_NONE)
             assert status == (404 if is_of_none else 200) or (
                 ":checkpointid" in route.path and status == 404  # not kept any more
             ), route.path
