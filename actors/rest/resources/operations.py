@@ -11,6 +11,7 @@ Source: Flink's ``JobCancellationHandler``, ``SavepointHandlers``, ``StopWithSav
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import threading
 import time
@@ -18,7 +19,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.engine.errors import HeadraceError, JobError, SavepointError
+from headrace.engine.errors import HeadraceError, InternalError, JobError, SavepointError
 from headrace.engine.protocol.messages import CancelJob, RescaleJob, StopJob, TakeCheckpoint
 from headrace.engine.protocol.savepoint_messages import (
     FetchSavepointStatus,
@@ -47,6 +48,8 @@ OPERATION_TIMEOUT_MS = 600_000
 
 MOST_OPERATIONS = 64
 """Rescales and checkpoints that are under way at a time; each has a thread, as one may wait for slots for minutes."""
+
+_LOG = logging.getLogger("headrace.rest")
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -212,6 +215,11 @@ class Operations:
             operation.answer = request.cluster.tell(operation.job_id, order, order.timeout_ms)
         except HeadraceError as error:
             operation.error = error
+        except Exception as error:  # what is not told as an error would be told as done
+            _LOG.exception("%s of job %s has failed", operation.kind, operation.job_id)
+            message = "it has failed unexpectedly; the log of the head says more"
+            operation.error = InternalError(message, job=str(operation.job_id), kind=operation.kind)
+            operation.error.__cause__ = error
         finally:
             operation.ended_s = time.monotonic()
 

@@ -55,6 +55,30 @@ def test_rescales_that_wait_keep_nobody_waiting_and_their_number_is_bounded(monk
     rescale(9)
 
 
+def test_what_fails_unexpectedly_is_not_told_as_done():
+    class Failing(Cluster):
+        def tell(self, *_order):
+            message = "secret"
+            raise RuntimeError(message)
+
+    begun = Operations(60_000)
+
+    def ended(answer, status):
+        path = {"jobid": "job", "triggerid": answer.content["request-id"]}
+        while True:
+            told = status(RestRequest(path, {}, {}, Failing()))
+            if told["status"]["id"] == "COMPLETED":
+                return told["operation"]
+
+    rescaled = ended(
+        begun.rescale(RestRequest({"jobid": "job"}, {"parallelism": 2}, {}, Failing())), begun.rescale_status
+    )
+    taken = ended(begun.checkpoint(RestRequest({"jobid": "job"}, {}, {}, Failing())), begun.checkpoint_status)
+    for cause in (rescaled["failure-cause"], taken["failureCause"]):
+        assert "failed unexpectedly" in str(cause)
+        assert "secret" not in str(cause)
+
+
 def test_metrics_whose_names_look_the_same_to_prometheus_stay_two():
     found = _Exposition()
     found.add(Sample("task", {"a.b": 1.0, "a_b": 2.0, 'a"b': 3.0}, {"job": "x"}))
