@@ -150,20 +150,7 @@ class RabbitmqServer:
         given = {"x-queue-type": "stream", **{key.replace("_", "-"): value for key, value in arguments.items()}}
         with self.connect() as connection:
             connection.channel().queue_declare(name, durable=True, arguments=given)
-        self._await_keeper_of_streams()
         return name
-
-    def _await_keeper_of_streams(self) -> None:
-        """Wait until it is on disk who keeps streams: a node that dies with its first stream just made, before that is
-        written (Ra's directory, a moment later), never finds its streams again.
-        """
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not any(
-            b"rabbit_stream_coordinator" in path.read_bytes()
-            for path in self._directory.glob("data/*/coordination/*/names.dets")
-        ):
-            assert time.monotonic() < deadline, self._tail()
-            time.sleep(0.05)
 
     def send(self, queue: str, values: list[Any], first: int | None = 0, **properties: Any) -> None:
         """Send messages to a queue or a stream; their correlation ids are numbers from the first on."""

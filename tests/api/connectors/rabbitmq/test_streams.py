@@ -45,6 +45,7 @@ def test_contract(check, rabbitmq_server):  # noqa: F811
     check(SinkSubject(sink_of(rabbitmq_server, stream), lambda: map(int, rabbitmq_server.streamed(stream)), str))
 
 
+@pytest.mark.campaign  # a server killed soon after its first stream may never find it again (RabbitMQ 3.10.8)
 def test_many_messages_keep_their_order_through_a_dead_server(rabbitmq_server):  # noqa: F811
     stream = rabbitmq_server.new_stream()
     harness = SinkTestHarness(sink_of(rabbitmq_server, stream))
