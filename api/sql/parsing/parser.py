@@ -277,17 +277,22 @@ class _StatementParser(Flink.Parser):
         name = self._name()
         columns: list[ColumnSpec] = []
         watermark: WatermarkSpec | None = None
-        key: tuple[str, ...] = ()
+        keys: list[tuple[str, ...]] = []
         if self._match(TokenType.L_PAREN):
             while True:
                 if self._match_words("WATERMARK", "FOR"):
-                    column = self._part()
+                    rowtime = self._part()
                     self._expect("AS")
-                    watermark = WatermarkSpec(column, self._parse_disjunction())
-                elif self._match_words("PRIMARY", "KEY") or self._match_words("CONSTRAINT"):
-                    key = self._primary_key()
+                    watermark = WatermarkSpec(rowtime, self._parse_disjunction())
+                elif self._is_primary_key():
+                    keys.append(self._names())
+                    self._not_enforced()
                 else:
-                    columns.append(self._column())
+                    column, is_key = self._column()
+                    columns.append(column)
+                    keys += [(column.name,)] if is_key else []
+                if len(keys) > 1:
+                    self._fail("a table has one primary key", hint="PRIMARY KEY (one, another) NOT ENFORCED")
                 if not self._match(TokenType.COMMA):
                     break
             self._match_r_paren()
@@ -303,24 +308,30 @@ class _StatementParser(Flink.Parser):
                 )
         elif self._match_words("AS"):
             self._fail("CREATE TABLE AS is not supported", hint="create the table, then INSERT INTO it")
+        key = keys[0] if keys else ()
         return CreateTable(name, tuple(columns), watermark, key, partitioned_by, options, like, if_not_exists)
 
-    def _primary_key(self) -> tuple[str, ...]:
-        if not self._prev.text.upper().endswith("KEY"):
-            self._name()
-            self._expect("PRIMARY")
-            self._expect("KEY")
-        key = self._names()
+    def _is_primary_key(self) -> bool:
+        """Take ``PRIMARY KEY``, which may have a name."""
+        is_named = self._match_words("CONSTRAINT")
+        if is_named:
+            self._part()
+        is_key = bool(self._match_words("PRIMARY", "KEY"))
+        if is_named and not is_key:
+            self._fail("the only constraint of a table is its PRIMARY KEY")
+        return is_key
+
+    def _not_enforced(self) -> None:
         if not self._match_words("NOT", "ENFORCED"):
             self._fail("a primary key is NOT ENFORCED: nothing here holds all rows of a table")
-        return key
 
-    def _column(self) -> ColumnSpec:
+    def _column(self) -> tuple[ColumnSpec, bool]:
+        """A column, and whether it alone is the primary key."""
         name = self._part()
         if self._match_words("AS"):
             computed = self._parse_disjunction()
             self._comment()
-            return ColumnSpec(name, computed=computed)
+            return ColumnSpec(name, computed=computed), False
         place = self._curr
         declared = self._parse_types(schema=True)
         if not isinstance(declared, exp.DataType):
@@ -331,8 +342,11 @@ class _StatementParser(Flink.Parser):
         if self._match_words("METADATA"):
             metadata = self._string() if self._match_words("FROM") else name
             is_virtual = bool(self._match_words("VIRTUAL"))
+        is_key = metadata is None and self._is_primary_key()
+        if is_key:
+            self._not_enforced()
         self._comment()
-        return ColumnSpec(name, kind, metadata=metadata, is_virtual=is_virtual)
+        return ColumnSpec(name, kind, metadata=metadata, is_virtual=is_virtual), is_key
 
     def _create_view(self) -> CreateView:
         if_not_exists = self._match_words("IF", "NOT", "EXISTS")

@@ -121,7 +121,9 @@ def share_rows_of_joins(roots: Roots, new_id: Callable[[], int], *, is_enabled: 
         new_id: Numbers the nodes that are added.
         is_enabled: Whether to do it; else only joins that would gain by it are told.
     """
-    joins = [one for node in walk(*roots) if (one := _join_of(node)) is not None]
+    found = [one for node in walk(*roots) if (one := _join_of(node)) is not None]
+    # Rows are not kept by a column that is twice in a key.
+    joins = [one for one in found if all(side.key and len(set(side.key)) == len(side.key) for side in one.sides)]
     bundles = [one for one in _bundles_of(joins) if len(one.joins) > 1]
     if not bundles:
         return roots

@@ -149,6 +149,13 @@ def test_a_query_is_refused_with_its_place(env, query, place, message, hint):
         ("CREATE TABLE t (a INT, b AS c + 1) WITH ('connector' = 'print')", "there is no column 'c'"),
         ("CREATE TABLE t (a INT METADATA) WITH ('connector' = 'print')", "metadata"),
         ("CREATE TABLE t (a INT, PRIMARY KEY (a)) WITH ('connector' = 'print')", "NOT ENFORCED"),
+        ("CREATE TABLE t (a INT PRIMARY KEY) WITH ('connector' = 'print')", "NOT ENFORCED"),
+        (
+            "CREATE TABLE t (a INT PRIMARY KEY NOT ENFORCED, b INT, PRIMARY KEY (b) NOT ENFORCED) WITH"
+            " ('connector' = 'print')",
+            "has one primary key",
+        ),
+        ("CREATE TABLE t (a INT, CONSTRAINT c UNIQUE (a)) WITH ('connector' = 'print')", "is its PRIMARY KEY"),
         ("CREATE TEMPORARY VIEW bid AS SELECT 1", "there is a table or view 'bid' already"),
         ("CREATE VIEW v (a, b) AS SELECT 1", "has 1 columns and gets 2 names"),
         ("CREATE FUNCTION f AS 'x'", "functions are made in Python"),

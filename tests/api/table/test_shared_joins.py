@@ -60,11 +60,15 @@ TOGETHER = {
     "c.k = b.k) GROUP BY x": (2, 3),
 }  # fmt: skip
 APART = [
-    # Other keys; other conditions below; one reads the other; joins that are full.
+    # Other keys; other conditions below; one reads the other; a column twice in a key; joins that are full.
     "SELECT a.s, b.s FROM a JOIN b ON a.k = b.k UNION ALL SELECT c.s, b.s FROM c JOIN b ON c.k = b.x",
     "SELECT a.s, p.s FROM a JOIN (SELECT * FROM b WHERE x > 0) AS p ON a.k = p.k UNION ALL SELECT c.s, b.s FROM c "
     "JOIN b ON c.k = b.k",
     "SELECT j.s, b.s FROM (SELECT a.s, b.k FROM a JOIN b ON a.k = b.k) AS j JOIN b ON j.k = b.k",
+    "SELECT a.s, b.s FROM a JOIN b ON a.k = b.k AND a.k = b.x UNION ALL SELECT c.s, b.s FROM c JOIN b ON c.x = b.k AND "
+    "c.k = b.x AND c.k = b.k AND c.x = b.x",
+    "SELECT a.s, b.s FROM a JOIN b ON a.k = b.k AND a.k = b.x UNION ALL SELECT a.s, c.s FROM a JOIN c ON c.x = a.k AND "
+    "c.k = a.k",
     "SELECT a.s, b.s FROM a FULL JOIN b ON a.k = b.k UNION ALL SELECT c.s, b.s FROM c JOIN b ON c.k = b.k",
 ]
 
