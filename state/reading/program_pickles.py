@@ -94,8 +94,17 @@ class _Reader(pickle.Unpickler):
 
 
 def _register_own_modules() -> None:
-    """Have functions and classes of modules in the program's own folder written by value, as those of ``__main__``."""
+    """Have functions and classes of modules in the program's own folder written by value, as those of ``__main__``.
+
+    Those of a script are named by its content; cells of a notebook may define a class again, and are left alone.
+    """
     folder = os.environ.get(FOLDER_VARIABLE)
+    main = sys.modules.get("__main__")
+    script = getattr(main, "__file__", None)
+    if main is not None and script and not folder and "IPython" not in sys.modules:
+        digest = _digest_of_script(script)
+        if digest:
+            _name_classes(main, digest)
     if not folder:
         return
     known = cloudpickle.list_registry_pickle_by_value()
@@ -117,9 +126,19 @@ def _name_classes(module: types.ModuleType, digest: str) -> None:
     for definition in list(vars(module).values()):
         if isinstance(definition, type) and definition.__module__ == module.__name__:
             name = f"{digest}:{definition.__module__}.{definition.__qualname__}"
-            if definition not in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS:
+            is_known = name in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID  # another one that was called so before
+            if not is_known and definition not in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS:
                 cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS[definition] = name
                 cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[name] = definition
+
+
+@functools.cache
+def _digest_of_script(file: str) -> str:
+    """Of a program's one file, as it is when it first writes something; empty if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 @functools.cache

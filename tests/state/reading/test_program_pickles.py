@@ -197,3 +197,44 @@ def test_classes_that_look_whole_when_they_are_begun_are_filled():
     done = subprocess.run([sys.executable, "-c", reader], input=answer, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     assert load_program(answer)() == names["answer"]() == (True, "Doc.", ["a"], True)
+
+
+def test_classes_of_a_script_are_the_same_ones_in_every_run_of_it_and_others_in_another(tmp_path):
+    """Keys that a savepoint of one run holds are those of the records of the next."""
+    text = """
+import sys
+from dataclasses import dataclass
+from headrace.state.reading.program_pickles import dump_program
+@dataclass(frozen=True)
+class Customer:
+    name: str
+first = Customer
+def again():
+    global Customer
+    @dataclass(frozen=True)
+    class Customer:
+        name: str
+    Customer.__qualname__ = "Customer"
+made = dump_program(Customer("ann"))
+again()
+parts = made, dump_program(Customer("ann")), dump_program(first("ann"))
+sys.stdout.buffer.write(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
+"""
+
+    def keys_of_run(name, content):
+        script = tmp_path / name
+        script.write_text(content)
+        written = subprocess.run([sys.executable, str(script)], capture_output=True, check=True).stdout
+        found = []
+        while written:
+            length = int.from_bytes(written[:4], "big")
+            found.append(load_program(written[4 : 4 + length]))
+            written = written[4 + length :]
+        return found
+
+    one, two = keys_of_run("one.py", text), keys_of_run("two.py", text)
+    (changed, *_) = keys_of_run("changed.py", text + "# changed")
+    assert one[0] == one[2] == two[0]
+    assert type(one[0]) is type(two[0])
+    assert one[1] not in (one[0], two[1]), "one that is defined again is another class"
+    assert changed != one[0]
