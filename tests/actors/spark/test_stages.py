@@ -11,6 +11,8 @@ from headrace.dataset.live import DataSetRun
 from headrace.engine.errors import JobCanceledError
 from headrace.engine.plan.run_watch import RunWatch
 
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
 PATIENCE_S = 120
 
 
