@@ -33,7 +33,12 @@ def subject_of(server, *, stops):
 
 
 @pytest.mark.parametrize("stops", [False, campaign(True)], ids=["endless", "bounded"])
-@pytest.mark.parametrize("check", SOURCE_CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    # A server killed soon after its first stream may never find it again (RabbitMQ 3.10.8), nor be read from then.
+    [campaign(check) if check.__name__ == "survives_its_server" else check for check in SOURCE_CONTRACT],
+    ids=lambda check: check.__name__,
+)
 def test_streams_of_rabbitmq(check, stops, rabbitmq_server):  # noqa: F811
     try:
         check(subject_of(rabbitmq_server, stops=stops))
