@@ -5,6 +5,7 @@ Source: Spark's ``AppStatusStore``, which its web interface and its REST show.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from types import TracebackType
@@ -15,6 +16,8 @@ from headrace.engine.plan.run_watch import RunWatch, StageView
 from .failures import is_of_spark
 
 __all__ = ["StagesTold"]
+
+_LOG = logging.getLogger("headrace.spark")
 
 INTERVAL_S = 0.5
 
@@ -57,8 +60,9 @@ class StagesTold:
             is_last = self._done.wait(INTERVAL_S)
             try:
                 self._look()
-            except Exception:
-                return  # Spark has gone: the thread that waits for the job says so
+            except Exception as error:  # mostly Spark has gone, as the thread that waits for the job says
+                _LOG.warning("stages of Spark are told no more: %s", error)
+                return
 
     def _look(self) -> None:
         found: list[StageView] = []
