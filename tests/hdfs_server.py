@@ -7,7 +7,6 @@ Skips the test, with the reason, where there is neither, no Java, or no client.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -19,11 +18,11 @@ from pathlib import Path
 
 import pytest
 from free_ports import free_port
+from maven_jars import jars_of
 from zookeeper_server import java
 
 VERSION = "3.5.0"
 START_TIMEOUT_S = 120
-FETCH_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 10
 
 _NEEDED = (
@@ -53,23 +52,7 @@ def fetched_jars() -> Path:
     home = os.environ.get("HADOOP_MINICLUSTER_HOME")
     if home:
         return Path(home)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-tests" / f"hdfs-{VERSION}"
-    if cache.is_dir():
-        return cache
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.skip("there is no HDFS (HADOOP_MINICLUSTER_HOME), and no Maven to fetch it")
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as name:
-        (Path(name) / "pom.xml").write_text(_POM)
-        command = [maven, "-qB", "dependency:copy-dependencies", "-DoutputDirectory=libs", "-DincludeScope=runtime"]
-        try:
-            subprocess.run(command, cwd=name, check=True, capture_output=True, timeout=FETCH_TIMEOUT_S, text=True)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            pytest.skip(f"HDFS {VERSION} could not be fetched: {str(error.stdout or error)[-500:]}")
-        with contextlib.suppress(OSError):  # another process was faster
-            (Path(name) / "libs").rename(cache)
-    return cache
+    return jars_of(_POM, f"HDFS {VERSION}", f"hdfs-{VERSION}")
 
 
 class HdfsServer:

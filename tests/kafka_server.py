@@ -7,7 +7,6 @@ test, with the reason, where there is neither, no Java, or no client.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -21,11 +20,11 @@ from typing import Any
 
 import pytest
 from free_ports import free_port
+from maven_jars import jars_of
 from zookeeper_server import java
 
 VERSION = "4.3.1"
 START_TIMEOUT_S = 90
-FETCH_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 10
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -51,30 +50,7 @@ def fetched_jars() -> Path:
     home = os.environ.get("KAFKA_HOME")
     if home:
         return Path(home) / "libs"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-tests" / f"kafka-{VERSION}"
-    if cache.is_dir():
-        return cache
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.skip("there is no Kafka (KAFKA_HOME), and no Maven to fetch it")
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as name:
-        (Path(name) / "pom.xml").write_text(_POM)
-        command = [
-            maven,
-            "-q",
-            "-B",
-            "dependency:copy-dependencies",
-            "-DoutputDirectory=libs",
-            "-DincludeScope=runtime",
-        ]
-        try:
-            subprocess.run(command, cwd=name, check=True, capture_output=True, timeout=FETCH_TIMEOUT_S, text=True)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            pytest.skip(f"Kafka {VERSION} could not be fetched: {str(error.stdout or error)[-500:]}")
-        with contextlib.suppress(OSError):  # another process was faster
-            (Path(name) / "libs").rename(cache)
-    return cache
+    return jars_of(_POM, f"Kafka {VERSION}", f"kafka-{VERSION}")
 
 
 class KafkaServer:

@@ -7,7 +7,6 @@ test, with the reason, where there is neither, no Java, or no client.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import shutil
@@ -21,11 +20,11 @@ from pathlib import Path
 
 import pytest
 from free_ports import free_port
+from maven_jars import jars_of
 from zookeeper_server import java
 
 VERSION = "4.1.0"
 START_TIMEOUT_S = 180
-FETCH_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 10
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"
 
@@ -51,30 +50,7 @@ def fetched_jars() -> Path:
     home = os.environ.get("S3PROXY_HOME")
     if home:
         return Path(home)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-tests" / f"s3proxy-{VERSION}"
-    if cache.is_dir():
-        return cache
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.skip("there is no S3Proxy (S3PROXY_HOME), and no Maven to fetch it")
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as name:
-        (Path(name) / "pom.xml").write_text(_POM)
-        command = [
-            maven,
-            "-q",
-            "-B",
-            "dependency:copy-dependencies",
-            "-DoutputDirectory=libs",
-            "-DincludeScope=runtime",
-        ]
-        try:
-            subprocess.run(command, cwd=name, check=True, capture_output=True, timeout=FETCH_TIMEOUT_S, text=True)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            pytest.skip(f"S3Proxy {VERSION} could not be fetched: {str(error.stdout or error)[-500:]}")
-        with contextlib.suppress(OSError):  # another process was faster
-            (Path(name) / "libs").rename(cache)
-    return cache
+    return jars_of(_POM, f"S3Proxy {VERSION}", f"s3proxy-{VERSION}")
 
 
 class S3Server:
