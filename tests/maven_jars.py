@@ -33,7 +33,14 @@ def jars_of(pom: str, name: str, folder: str) -> Path:
     cache.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache.parent) as project:
         (Path(project) / "pom.xml").write_text(pom)
-        command = [maven, "-qB", "dependency:copy-dependencies", "-DoutputDirectory=libs", "-DincludeScope=runtime"]
+        command = [
+            maven,
+            "-q",
+            "-B",
+            "dependency:copy-dependencies",
+            "-DoutputDirectory=libs",
+            "-DincludeScope=runtime",
+        ]
         try:
             subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=FETCH_TIMEOUT_S, text=True)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
