@@ -53,6 +53,9 @@ class TaskDeployment:
     restore: TaskRestore | None
     consumer_parallelisms: tuple[int, ...] = ()
     """Of each output edge's target."""
+    program_classes: bytes = b""
+    """Where it restores: the classes that the job's operators bring by value
+    (`headrace.state.reading.program_classes`); what state was written with is other classes of these names."""
 
 
 @dataclass(frozen=True, slots=True)

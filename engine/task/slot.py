@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
@@ -223,9 +223,13 @@ class SlotMachine:
 
     @contextmanager
     def _guarded(self, task: Task) -> Iterator[None]:
-        """Turn whatever a task raises into its failure."""
+        """Turn whatever a task raises into its failure; state that it reads consists of its program's classes."""
         try:
-            yield
+            if task.classes is None:
+                yield
+            else:
+                with task.classes.in_use():
+                    yield
         except HeadraceError as error:
             task.fail(error)
         except BaseException as error:
@@ -360,10 +364,15 @@ class SlotMachine:
     # ---------------------------------------------------------------------------------------------------------- clients
     def _on_asked(self, event: Asked) -> list[Command]:
         request = event.request
-        if isinstance(request, QueryState):
-            return [Reply(event.ask_id, answer_query(request, self._tasks.get(request.attempt), self.clock()))]
-        if isinstance(request, DescribeStates):
-            return [Reply(event.ask_id, describe_states(request, self._tasks.get(request.attempt)))]
+        if isinstance(request, (QueryState, DescribeStates)):
+            task = self._tasks.get(request.attempt)
+            with nullcontext() if task is None or task.classes is None else task.classes.in_use():
+                answer = (
+                    answer_query(request, task, self.clock())
+                    if isinstance(request, QueryState)
+                    else describe_states(request, task)
+                )
+            return [Reply(event.ask_id, answer)]
         message = f"a slot does not answer {type(request).__name__}"
         return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
 

@@ -26,6 +26,7 @@ from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.managed_memory import ManagedMemory
+from headrace.state.reading.program_classes import ProgramClasses
 from headrace.state.reading.program_pickles import load_program
 
 from ..columns.records import (
@@ -86,6 +87,7 @@ class Task:
 
     Attributes:
         attempt: The execution attempt.
+        classes: Those of the program that state which was restored consists of; None if nothing was.
         state: See the module's docstring.
         name: The operators' names.
         job_id: The job that it is of.
@@ -106,6 +108,8 @@ class Task:
     ) -> None:
         vertex: JobVertex = load_program(deployment.vertex)
         self.attempt = deployment.attempt
+        pickled = deployment.program_classes
+        self.classes = ProgramClasses(lambda: load_program(pickled)) if pickled else None
         self.state = TaskState.INITIALIZING
         self.name = vertex.name
         self.job_id = deployment.job_id

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ..errors import CheckpointMismatchError, ProgramError, StateAccessError
 from ..identifiers import OperatorId
+from ..keys.key_classes import KEY_CLASSES
 from ..keys.key_groups import KeyGroupRange
 from ..values.type_sources import type_text
 from .columns_evolution import can_become
@@ -34,6 +35,9 @@ FORM = ("descriptor", "value_type", "windowed", "value_schema", "map_key_schema"
 
 _NOTES = ("ttl_ms", "queryable")
 """Facts that are kept for readers of a checkpoint: no restore compares them, and older ones lack them."""
+
+_APART = (*_NOTES, KEY_CLASSES)
+"""Facts that subtasks may have different ones of."""
 
 _HINT = "give changed state a new name, or the operator a new uid"
 
@@ -67,12 +71,12 @@ def restored_form(facts: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         KeyError: If one is missing.
     """
-    return {**{fact: facts[fact] for fact in FORM}, **{note: facts[note] for note in _NOTES if note in facts}}
+    return {**{fact: facts[fact] for fact in FORM}, **{note: facts[note] for note in _APART if note in facts}}
 
 
 def is_same_form(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two subtasks' facts of a state, or of all that is said about it, do not contradict each other."""
-    names = {*one, *other}.difference(_NOTES)
+    names = {*one, *other}.difference(_APART)
     return all(one.get(name) == other.get(name) for name in names)
 
 

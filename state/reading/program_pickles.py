@@ -29,7 +29,19 @@ from typing import Any
 
 from cloudpickle import cloudpickle
 
-__all__ = ["FOLDER_VARIABLE", "dump_program", "load_program"]
+from .program_classes import (
+    ProgramClasses,
+    Shape,
+    classes_in_use,
+    is_same_shape,
+    named,
+    own_classes_in,
+    shape_of,
+    shape_of_attributes,
+    shape_of_members,
+)
+
+__all__ = ["FOLDER_VARIABLE", "dump_program", "dump_program_classes", "load_program", "load_state"]
 
 FOLDER_VARIABLE = "HEADRACE_PROGRAM_FOLDER"
 """Names the folder of a program whose modules are where it was submitted and nowhere else: they travel by value."""
@@ -57,6 +69,20 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 
 class _Writer(cloudpickle.Pickler):
     dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+
+
+class _Gatherer(_Writer):
+    """Remembers which classes it writes by value."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream)
+        self.classes: list[type] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and getattr(reduced[0], "__name__", "") in MAKING:
+            self.classes.append(obj)
+        return reduced
 
 
 class _Reader(pickle.Unpickler):
@@ -90,6 +116,50 @@ class _Reader(pickle.Unpickler):
         # An abstract class does not hold those registered with it: they may be gone and have been made anew.
         for registered in content[0].get("_abc_impl", ()):
             definition.register(registered)  # type: ignore[attr-defined]
+        return definition
+
+
+class _StateReader(_Reader):
+    """Takes the program's own classes where the state's are defined or named."""
+
+    def __init__(self, data: Any, classes: ProgramClasses) -> None:
+        super().__init__(data, ())
+        self._classes = classes
+        # Classes that were taken for what the state defines, with the shape that is known of that already.
+        self._taken: dict[type, Shape] = {}
+        # Those of another shape than what the state defines.
+        self.misfits: set[type] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__main__":
+            own = self._classes.find(module, name)
+            if own is not None:
+                return own
+        try:
+            return super().find_class(module, name)
+        except (ImportError, AttributeError):
+            own = self._classes.find(module, name)
+            if own is None:
+                raise
+            return own
+
+    def _make(self, make: Callable[..., type], place: int, *arguments: Any) -> type:
+        is_enum = make.__name__ == "_make_skeleton_enum"
+        module = arguments[4] if is_enum else arguments[3].get("__module__", "")
+        own = self._classes.find(module, arguments[1])
+        if own is None:
+            return super()._make(make, place, *arguments)
+        self._taken[own] = shape_of_members(arguments[3]) if is_enum else None
+        return own
+
+    def _fill_once(
+        self, fill: Callable[[type, Any], type], definition: type, content: tuple[dict[str, Any], Any]
+    ) -> type:
+        if definition not in self._taken:
+            return super()._fill_once(fill, definition, content)
+        stored = self._taken[definition] or shape_of_attributes(content[0])
+        if not is_same_shape(stored, shape_of(definition)):
+            self.misfits.add(definition)
         return definition
 
 
@@ -183,3 +253,47 @@ def load_program(data: Any, buffers: Iterable[Any] = ()) -> Any:
     if DEFINES_A_CLASS.search(data) is None:  # nearly all; and large ones are not copied
         return pickle.loads(data, buffers=buffers)
     return _Reader(io.BytesIO(data), buffers).load()
+
+
+def dump_program_classes(parts: Iterable[Any]) -> tuple[list[bytes], bytes]:
+    """Pickle the parts of a program, and the classes that go with them by value.
+
+    Returns:
+        The pickle of each part; and that of the classes by module and name, which `ProgramClasses` are read from.
+
+    Raises:
+        BaseException: Whatever an object raises that cannot be pickled.
+    """
+    _register_own_modules()
+    pickles, classes = [], []
+    for part in parts:
+        with io.BytesIO() as stream:
+            writer = _Gatherer(stream)
+            writer.dump(part)
+            pickles.append(stream.getvalue())
+            classes += writer.classes
+    return pickles, dump_program(named(classes))
+
+
+def load_state(data: bytes) -> Any:
+    """Read a pickle of state. Runs whatever its writer wants.
+
+    Within `ProgramClasses.in_use` it consists of the program's own classes where they are of the same shape as those
+    that it was written with; else of these, whose objects are equal to none of the program's.
+
+    Raises:
+        BaseException: Whatever an object raises that cannot be built.
+    """
+    classes = classes_in_use()
+    if classes is None:
+        return load_program(data)
+    try:
+        if DEFINES_A_CLASS.search(data) is None and b"__main__" not in data:  # nearly all
+            return pickle.loads(data)
+    except (ImportError, AttributeError):
+        pass  # a class that the program brings by value
+    reader = _StateReader(io.BytesIO(data), classes)
+    value = reader.load()
+    if reader.misfits and not reader.misfits.isdisjoint(own_classes_in((value,))):
+        return load_program(data)
+    return value

@@ -10,7 +10,7 @@ import pickle
 from typing import Any
 
 from ..errors import CheckpointMismatchError, TypeMismatchError
-from .program_pickles import dump_program, load_program
+from .program_pickles import dump_program, load_state
 
 __all__ = ["pickle_value", "unpickle_value"]
 
@@ -42,7 +42,7 @@ def unpickle_value(data: bytes) -> Any:
         CheckpointMismatchError: If it cannot be built, e.g. because its class is gone.
     """
     try:
-        return load_program(data)
+        return load_state(data)
     except Exception as error:
         message = f"a pickled value of the checkpoint cannot be built: {error!r}"
         raise CheckpointMismatchError(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from headrace.state.checkpoints.assignment import assign_restore
 from headrace.state.checkpoints.snapshot import TaskRestore
 from headrace.state.identifiers import VertexId
-from headrace.state.reading.program_pickles import dump_program
+from headrace.state.reading.program_pickles import dump_program_classes
 
 from ...checkpoint.io import RestorePoint
 from ...execution.graph import Execution, ExecutionGraph
@@ -43,8 +43,10 @@ class DeploymentFactory:
         self._graph = graph
         self._job_manager = job_manager
         self._coordinator = coordinator
-        # Vertices never change, so each is pickled once, however often and widely it is deployed.
+        # Vertices never change, so each is pickled once, however often and widely it is deployed; and with all of them
+        # the classes that they bring.
         self._pickled: dict[VertexId, bytes] = {}
+        self._program_classes = b""
         self._settings = _settings_in_force(job.settings, graph.job_graph)
         # The restore point that subtasks were last described for, and its records in flight.
         self._in_flight: tuple[RestorePoint, ChannelFiles] | None = None
@@ -73,13 +75,15 @@ class DeploymentFactory:
             coordinator=self._coordinator,
             restore=self._restore(attempt.vertex, attempt.subtask, restore),
             consumer_parallelisms=tuple(job_graph.vertices[edge.target].parallelism for edge in output_edges),
+            program_classes=b"" if restore is None else self._program_classes,
         )
 
     def _pickle(self, vertex: VertexId) -> bytes:
-        pickled = self._pickled.get(vertex)
-        if pickled is None:
-            pickled = self._pickled[vertex] = dump_program(self._graph.job_graph.vertices[vertex])
-        return pickled
+        if not self._pickled:
+            vertices = self._graph.job_graph.vertices
+            pickles, self._program_classes = dump_program_classes(vertices.values())
+            self._pickled = dict(zip(vertices, pickles, strict=True))
+        return self._pickled[vertex]
 
     def _inputs(self, edge: JobEdge, consumer: int) -> list[ChannelDescriptor]:
         num_producers, num_consumers = self._parallelisms(edge)

@@ -37,6 +37,7 @@ from ...keyed.declarations import DeclaredStates, is_same_form, restored_form
 from ...keyed.handles import heap_cell
 from ...keyed.layouts import Merge
 from ...keyed.managed_memory import ManagedMemory, MemoryAccount
+from ...keys.key_classes import check_noted_classes
 from ...keys.key_groups import KeyGroupRange
 from .operator_state import HeapOperatorStateBackend
 from .tables import COLUMNAR_PREFIX, HeapColumnarTable, HeapTable
@@ -142,6 +143,7 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
                     there = facts["max_parallelism"]
                     message = f"the checkpoint has max parallelism {there}; the operator has {self.max_parallelism}"
                     raise CheckpointMismatchError(message, operator=self.operator, state=part.state)
+                check_noted_classes(facts)
                 table = self._restored_table(part, data, facts)
                 owned = self._owned(data)
                 if owned.num_rows:

@@ -29,12 +29,14 @@ from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text, declare_form
 from ...keyed.evolution import migration, of_part, of_whole
 from ...keyed.kinds import StateDescriptor, layout_of_kind
-from ...keyed.layouts import NOTHING
+from ...keyed.layouts import ENTRIES, NOTHING
 from ...keyed.managed_memory import MemoryAccount
 from ...keyed.ttl import StateTtlConfig
 from ...keys.column_hashing import hash_columns
 from ...keys.hashing import hash_keys, with_one_nan
+from ...keys.key_classes import KEY_CLASSES, check_key_classes, notes_of
 from ...keys.key_groups import key_groups_of
+from ...reading.program_classes import own_classes_in
 from ...values.encoding import decode_values, encode_values
 from ...values.sharing import shown
 from ...values.type_sources import type_of_hint
@@ -212,6 +214,8 @@ class HeapTable:
             keys.extend(space)
             values.extend(space.values())
         facts = {**facts, **self.form}
+        facts.pop(KEY_CLASSES, None)  # those of what was restored
+        classes = own_classes_in(chain.from_iterable(values)) if self.layout is ENTRIES else set()
         namespaces = [namespace for namespace, _ in spaces]
         try:
             column = FrozenColumn(values if self._lower is None else list(map(self._lower, values)), self.name)
@@ -219,7 +223,7 @@ class HeapTable:
             error.context.setdefault("state", self.name)
             raise
         # Keys are hashable and so, by contract, never change; encoding them can wait.
-        write = functools.partial(self._write, facts, namespaces, sizes, keys, column, max_parallelism)
+        write = functools.partial(self._write, facts, namespaces, sizes, keys, classes, column, max_parallelism)
         return SnapshotPart(self.name, self.kind, facts, write)
 
     def _without_expired(self, space: dict[Any, Any], now_ms: Callable[[], int]) -> dict[Any, Any]:
@@ -235,9 +239,13 @@ class HeapTable:
         namespaces: list[Namespace],
         sizes: list[int],
         keys: list[Any],
+        classes: set[type],
         values: FrozenColumn,
         max_parallelism: int,
     ) -> bytes:
+        classes = classes | own_classes_in(keys)
+        if classes:
+            facts = {**facts, KEY_CLASSES: notes_of(classes)}
         key_groups = key_groups_of(hash_keys(keys), max_parallelism)
         _check_owned(key_groups, facts, keys)
         key_column, key_encoding = encode_values(keys)
@@ -253,6 +261,7 @@ class HeapTable:
     def load(self, table: pa.Table, facts: dict[str, Any]) -> None:
         """Add the rows of one file; ``table`` holds owned key groups only."""
         keys = with_one_nan(decode_values(table.column("key"), facts["key_encoding"]))
+        check_key_classes(keys)
         values = decode_values(table.column("value"), facts["value_encoding"])
         if not self.windowed:
             self.namespace(None).update(zip(keys, values, strict=True))

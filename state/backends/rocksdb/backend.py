@@ -18,18 +18,19 @@ from __future__ import annotations
 
 import base64
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from ...checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
-from ...errors import CheckpointError, CheckpointMismatchError
+from ...errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from ...files.local_directories import LocalDirectory
 from ...identifiers import OperatorId
 from ...keyed.contract import Namespace
 from ...keyed.declarations import DeclaredStates, is_same_form, restored_form
 from ...keyed.layouts import ELEMENTS, Merge
+from ...keys.key_classes import KEY_CLASSES, check_noted_classes, merged_notes
 from ...keys.key_groups import KeyGroupRange
 from ...reading.arrow_reading import read_arrow_schema
 from .cache import RowPool
@@ -187,7 +188,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
                     "schema": base64.b64encode(table.schema.serialize().to_pybytes()).decode(),
                 }
             else:
-                form = table.form
+                form = table.facts()
             states.append({**form, "name": table.name, "id": table.number, "kind": table.kind})
         if self._database.is_empty():
             return []
@@ -226,6 +227,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         try:
             self._own(open_restored(base, f"{self._own_directory().path}/db", self._memory, self._context))
             for state in base.states:
+                self._check_keys(state)
                 self._adopt(state, base.key_groups)
                 states[state["name"]] = state
             self._stored.update(base.stored)
@@ -240,6 +242,16 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
                 self._tables[name] = RocksDBTable(
                     name, state["id"], restored_form(state), self._opened(), is_restored=True
                 )
+
+    def _check_keys(self, state: Mapping[str, Any]) -> None:
+        try:
+            check_noted_classes(state)
+        except CheckpointError as error:
+            error.context = {"state": state["name"], **error.context}
+            raise
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            message = f"what is said of the keys of a state cannot be decoded: {error!r:.300}"
+            raise CheckpointCorruptError(message, state=state["name"]) from error
 
     def _adopt(self, state: dict[str, Any], held: KeyGroupRange) -> None:
         """Take over a state of the database that is now this subtask's own and holds some key groups."""
@@ -262,6 +274,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         source = open_restored(other, f"{directory.path}/db", self._memory, self._context)
         try:
             for state in other.states:
+                self._check_keys(state)
                 name, number = state["name"], state["id"]
                 known = states.get(name)
                 if known is None:
@@ -273,6 +286,8 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
                     message = f"the checkpoint's files disagree about what state {name!r} is"
                     hint = "declare state in open(), so that all subtasks know it alike"
                     raise CheckpointMismatchError(message, hint=hint, source_subtask=other.source_subtask)
+                elif KEY_CLASSES in state:
+                    known[KEY_CLASSES] = merged_notes(known.get(KEY_CLASSES), state[KEY_CLASSES])
                 table = self._tables.get(name)
                 if isinstance(table, RocksDBColumnarTable):
                     table.rescaled(source, number.to_bytes(2, "big") + b"\xff\xff")

@@ -24,6 +24,7 @@ from typing import Any
 
 from ...errors import TypeMismatchError
 from ...keyed.contract import Namespace
+from ...reading.program_classes import own_classes_in
 from ...values.sharing import types_of
 from .cache import ABSENT, RowPool
 from .database import new_batch
@@ -75,12 +76,14 @@ class RowFormat:
         windowed: Whether a namespace is part of its rows' keys.
     """
 
-    __slots__ = ("counts", "index", "lift", "lower", "prefix", "state", "windowed")
+    __slots__ = ("counts", "index", "key_classes", "lift", "lower", "prefix", "state", "windowed")
 
     def __init__(self, state: str, prefix: bytes, windowed: bool) -> None:
         self.state = state
         self.prefix = prefix
         self.windowed = windowed
+        # The program's own classes among those of keys and map keys that were written.
+        self.key_classes: set[type] = set()
         # Turn a value into what is stored, and back; None if that is the same.
         self.lower: Callable[[Any], Any] | None = None
         self.lift: Callable[[Any], Any] | None = None
@@ -104,6 +107,8 @@ class RowFormat:
             TypeMismatchError: If it cannot be stored; names the state.
         """
         stored = value if self.lower is None else self.lower(value)
+        if keeps_key:
+            self.key_classes |= own_classes_in((key,))
         try:
             return encode_value(stored, key, keeps_key=keeps_key)
         except TypeMismatchError as error:

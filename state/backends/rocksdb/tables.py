@@ -26,6 +26,7 @@ from ...keyed.contract import Namespace
 from ...keyed.declarations import declare_form
 from ...keyed.evolution import migration, of_part
 from ...keyed.kinds import StateDescriptor, layout_of_kind
+from ...keys.key_classes import KEY_CLASSES, merged_notes, notes_of
 from ...values.type_sources import type_of_hint
 from .cache import RowPool
 from .database import new_batch
@@ -99,6 +100,11 @@ class RocksDBTable:
             if known is not None and num_rows is not None and not self._has_entries:
                 counts[namespace] = known + num_rows
             index[namespace] = index.get(namespace, 0) | bit
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint says of it: its form, and the classes of its keys."""
+        classes = merged_notes(self.form.get(KEY_CLASSES), notes_of(self._format.key_classes))
+        return {**self.form, KEY_CLASSES: classes} if classes else self.form
 
     # -------------------------------------------------------------------------------------------------------- declare
     def declare(self, descriptor: StateDescriptor, now_ms: Callable[[], int]) -> None:

@@ -1,0 +1,106 @@
+"""What a checkpoint says of the classes that its keys are of, and whether the program still has them.
+
+A key of an own class is found again if the program's class is the same one: of the same module and name, and of the
+same shape (`headrace.state.reading.program_classes`). Otherwise it is equal to no key of the program, and its state
+would lie there for ever while the key began anew; so the restore is refused. Named tuples are equal to any tuple of the
+same values: of them only the fields must be the same, if the class is still there.
+
+A *note* is JSON: ``{"module": ..., "name": ..., "shape": ...}``.
+
+Source: Flink's ``TypeSerializerSchemaCompatibility`` of key serializers, which must not change at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import CheckpointMismatchError
+from ..reading.program_classes import (
+    Shape,
+    class_by_name,
+    classes_in_use,
+    is_same_shape,
+    own_classes_in,
+    shape_of,
+    shape_text,
+)
+
+__all__ = ["KEY_CLASSES", "check_key_classes", "check_noted_classes", "merged_notes", "notes_of"]
+
+KEY_CLASSES = "key_classes"
+"""The fact of a state that holds its notes; absent where all keys are plain."""
+
+Notes = list[dict[str, Any]]
+
+
+def notes_of(classes: Iterable[type]) -> Notes:
+    """The notes of some classes, in the order of their names."""
+    notes = [{"module": one.__module__, "name": one.__qualname__, "shape": shape_of(one)} for one in classes]
+    return sorted(notes, key=lambda note: (note["module"], note["name"]))
+
+
+def merged_notes(*several: Notes | None) -> Notes:
+    """Notes of several parts of one state; of two about one class the later."""
+    merged = {(note["module"], note["name"]): note for notes in several for note in notes or ()}
+    return [merged[name] for name in sorted(merged)]
+
+
+def check_noted_classes(facts: Mapping[str, Any]) -> None:
+    """See that the program has the classes of a state's keys, as the checkpoint notes them.
+
+    Called where the program's classes are known (`headrace.state.reading.program_classes.ProgramClasses.in_use`);
+    elsewhere it checks nothing.
+
+    Raises:
+        CheckpointMismatchError: If not.
+        KeyError, TypeError: If the notes are none.
+    """
+    if classes_in_use() is None:
+        return
+    for note in facts.get(KEY_CLASSES) or ():
+        module, name, shape = str(note["module"]), str(note["name"]), note["shape"]
+        own = class_by_name(module, name)
+        if own is None:
+            if not _is_tuple(shape):
+                raise _absent(module, name)
+        elif not is_same_shape(shape, shape_of(own)):
+            raise _changed(module, name, shape, own)
+
+
+def check_key_classes(keys: Iterable[Any]) -> None:
+    """See that keys that were restored are of the program's classes; as `check_noted_classes`.
+
+    Raises:
+        CheckpointMismatchError: If not.
+    """
+    if classes_in_use() is None:
+        return
+    for one in own_classes_in(keys):
+        own = class_by_name(one.__module__, one.__qualname__)
+        if own is one or issubclass(one, tuple):
+            continue
+        if own is None:
+            raise _absent(one.__module__, one.__qualname__)
+        raise _changed(one.__module__, one.__qualname__, shape_of(one), own)
+
+
+def _is_tuple(shape: Shape) -> bool:
+    return bool(shape) and shape[0] == "tuple"
+
+
+_HINT = (
+    "keep the class as it was while its keys live; or give the operator a new uid and start with "
+    "allow_non_restored_state=True, which lets its state go"
+)
+
+
+def _absent(module: str, name: str) -> CheckpointMismatchError:
+    message = f"keys of the checkpoint are of class {module}.{name}, which the program does not have"
+    return CheckpointMismatchError(message, hint=_HINT)
+
+
+def _changed(module: str, name: str, shape: Shape, own: type) -> CheckpointMismatchError:
+    there, here = shape_text(shape), shape_text(shape_of(own))
+    message = f"keys of the checkpoint are of class {module}.{name} with {there}; the program's class has {here}"
+    return CheckpointMismatchError(message, hint=_HINT)

@@ -1,0 +1,184 @@
+"""The classes of a program, by the names that stored state has them under.
+
+State of an object is a pickle, and that names the object's class or brings its definition along. In another run of the
+program, maybe of a changed one, the class that is meant is the program's own of that name: an object of any other class
+is equal to none of the program's, so keys would not be found. A job therefore says which classes it consists of, and
+whoever restores its state reads within `ProgramClasses.in_use`.
+
+A class is the same in another run if its *shape* is: the fields of a dataclass or named tuple in their order, the names
+and values of an enum's members (new ones may have come). Of other classes only the name is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+__all__ = [
+    "ProgramClasses",
+    "Shape",
+    "class_by_name",
+    "classes_in_use",
+    "is_same_shape",
+    "named",
+    "own_classes_in",
+    "shape_of",
+    "shape_of_attributes",
+    "shape_of_members",
+    "shape_text",
+]
+
+Shape = Any
+"""JSON: ``["fields", [...]]``, of a named tuple ``["tuple", [...]]``, of an enum ``["members", {name: value}]``; None
+where nothing is known."""
+
+_IN_USE: ContextVar[ProgramClasses | None] = ContextVar("classes of the program", default=None)
+
+_NOT_OWN = frozenset((*sys.stdlib_module_names, "numpy", "pyarrow", "pandas"))
+"""Packages whose classes no program defines, or changes."""
+
+_PLAIN_MEMBERS = (int, str, bytes, float, tuple, type(None))
+
+
+def named(classes: Iterable[type]) -> dict[tuple[str, str], type]:
+    """Classes by module and name; without those that share one, for then nobody knows which is meant."""
+    found: dict[tuple[str, str], type | None] = {}
+    for each in classes:
+        name = (each.__module__, each.__name__)
+        found[name] = each if found.setdefault(name, each) is each else None
+    return {name: each for name, each in found.items() if each is not None}
+
+
+class ProgramClasses:
+    """The classes of one job that its processes get by value; read when the first one is asked for.
+
+    Args:
+        load: Gives them by module and name.
+    """
+
+    def __init__(self, load: Callable[[], Mapping[tuple[str, str], type]]) -> None:
+        self._load = load
+        self._by_name: Mapping[tuple[str, str], type] | None = None
+
+    def find(self, module: str, name: str) -> type | None:
+        """The class of that name, of a nested one its last part; None if there is none."""
+        if self._by_name is None:
+            self._by_name = self._load()
+        return self._by_name.get((module, name.rpartition(".")[2]))
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Have state that is read meanwhile, by this thread, consist of these classes."""
+        before = _IN_USE.set(self)
+        try:
+            yield
+        finally:
+            _IN_USE.reset(before)
+
+
+def classes_in_use() -> ProgramClasses | None:
+    """Those of the job whose state is being read; None if nobody has said."""
+    return _IN_USE.get()
+
+
+def class_by_name(module: str, name: str) -> type | None:
+    """The program's class of that name: its own one, else that of a module; None if there is neither."""
+    classes = _IN_USE.get()
+    found: Any = None if classes is None else classes.find(module, name)
+    if found is None:
+        try:
+            found = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except Exception:
+            return None
+    return found if isinstance(found, type) else None
+
+
+def shape_of(definition: type) -> Shape:
+    """What must be the same for objects of two classes to be compared."""
+    if issubclass(definition, enum.Enum):
+        return shape_of_members({member.name: member.value for member in definition})
+    return shape_of_attributes(vars(definition))
+
+
+def shape_of_members(members: Mapping[str, Any]) -> Shape:
+    """The shape of an enum."""
+    return ["members", {n: repr(v) if isinstance(v, _PLAIN_MEMBERS) else "" for n, v in members.items()}]
+
+
+def shape_of_attributes(attributes: Mapping[str, Any]) -> Shape:
+    """The shape of a class that is no enum, by what stands in it."""
+    fields = attributes.get("__dataclass_fields__")
+    if isinstance(fields, dict):
+        return ["fields", list(fields)]
+    names = attributes.get("_fields")
+    return ["tuple", list(names)] if isinstance(names, tuple) and "_make" in attributes else None
+
+
+def is_same_shape(stored: Shape, own: Shape) -> bool:
+    """Whether objects of the class that was stored are such of the program's own."""
+    if not stored or not own or stored[0] != own[0]:
+        return stored == own
+    return bool(stored[1].items() <= own[1].items() if stored[0] == "members" else stored == own)
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape for people."""
+    if not shape:
+        return "no declared fields"
+    if shape[0] == "members":
+        return "the members " + ", ".join(f"{n} = {v}" if v else n for n, v in shape[1].items())
+    return "the fields " + (", ".join(shape[1]) or "()")
+
+
+def own_classes_in(values: Iterable[Any]) -> set[type]:
+    """The classes, but those of Python and of the libraries that state is made of, that values consist of.
+
+    Looked into are containers, dataclasses and what other objects have as attributes.
+    """
+    found: set[type] = set()
+    seen: set[int] = set()
+    level, depth = list(values), 0
+    while level:
+        kinds = set(map(type, level))
+        parts: list[Any] = []
+        for kind in kinds - _LEAVES:
+            some = level if len(kinds) == 1 else [value for value in level if type(value) is kind]
+            if kind.__module__.partition(".")[0] not in _NOT_OWN:
+                found.add(kind)
+            if depth > _FREE_LEVELS:  # a part may stand in many places, or contain itself
+                some = [value for value in some if id(value) not in seen]
+                seen.update(map(id, some))
+            parts += _parts_of(kind, some)
+        level, depth = parts, depth + 1
+    return found
+
+
+_FREE_LEVELS = 4
+_LEAVES = frozenset((int, str, bytes, float, bool, type(None)))
+
+
+def _parts_of(kind: type, values: Iterable[Any]) -> Iterator[Any]:
+    if issubclass(kind, (tuple, list, set, frozenset)):
+        for value in values:
+            yield from value
+    elif issubclass(kind, dict):
+        for value in values:
+            yield from value
+            yield from value.values()
+    elif issubclass(kind, (enum.Enum, type)):
+        return
+    elif dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+        for value in values:
+            yield from (getattr(value, name, None) for name in names)
+    elif kind.__module__.partition(".")[0] not in _NOT_OWN:
+        for value in values:
+            yield from getattr(value, "__dict__", {}).values()

@@ -1,0 +1,177 @@
+"""Keys of the program's own classes, in savepoints of one version of a program and in the next.
+
+The programs are texts whose classes are known to no module: as in a notebook, and on the slots of a cluster, they go by
+value. What comes out of two versions together is compared with a direct count.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace import CheckpointMismatchError, JobFailedError, RocksDBStateBackend, StreamExecutionEnvironment
+
+COUNT = 600
+
+PROGRAM = """
+import dataclasses, enum
+from typing import NamedTuple
+from headrace import *
+from headrace.connectors.datagen import GeneratorSource
+from headrace.connectors.files import FileSink
+
+{classes}
+
+class Count(KeyedProcessFunction):
+    def open(self, context):
+        self.count = context.get_state(ValueStateDescriptor("count", int, default=0))
+        self.by_kind = context.get_map_state(MapStateDescriptor("by kind"))
+        self.last = context.get_state(ValueStateDescriptor("last"))
+
+    def process_element(self, n, context):
+        key = context.get_current_key()
+        assert self.last.value() in (None, key), (self.last.value(), key)
+        self.last.update(key)
+        self.count.update(self.count.value() + 1)
+        kind = kind_of(n)
+        self.by_kind.put(kind, (self.by_kind.get(kind) or 0) + 1)
+        context.timer_service().register_event_time_timer(10_000)
+        yield ["record", number_of(key), self.count.value(), sorted(v for _, v in self.by_kind.items())]
+
+    def on_timer(self, time, context):
+        yield ["timer", number_of(context.get_current_key()), self.count.value()]
+
+
+def program(env, out, count, rate):
+    source = GeneratorSource(lambda n: n, count=count, records_per_second=rate, number_of_splits=1)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n)
+    keyed = env.from_source(source, strategy, "numbers").uid("numbers").key_by(key_of)
+    keyed.process(Count()).uid("count").sink_to(FileSink.json_lines(out)).uid("out")
+    windows = keyed.window(TumblingEventTimeWindows.of("10 s"))
+    windows.aggregate(n=count_rows()).uid("windows").map(lambda r: ["window", r["n"]]).sink_to(
+        FileSink.json_lines(out + "-windows")
+    ).uid("window files")
+
+count_rows = __import__("headrace").count
+"""
+
+DATACLASS = """
+@dataclasses.dataclass(frozen=True)
+class User:
+    number: int
+    def name(self):
+        return "{version}"
+
+key_of = lambda n: User(n % 7)
+number_of = lambda key: key.number
+kind_of = lambda n: User(n % 2)
+"""
+
+ENUM = """
+class Day(enum.Enum):
+    {member}
+    MO = 1
+    TU = 2
+    WE = 3
+    TH = 4
+    FR = 5
+    SA = 6
+    SU = 7
+
+key_of = lambda n: (Day(n % 7 + 1), "x")
+number_of = lambda key: key[0].value - 1
+kind_of = lambda n: Day(n % 2 + 1)
+"""
+
+OBJECT = """
+class User:
+    def __init__(self, number):
+        self.number = number
+    def __eq__(self, other):
+        return type(other) is User and other.number == self.number
+    def __hash__(self):
+        return hash(self.number)
+    def name(self):
+        return "{version}"
+
+key_of = lambda n: User(n % 7)
+number_of = lambda key: key.number
+kind_of = lambda n: User(n % 2)
+"""
+
+VERSIONS = {
+    "dataclass": (DATACLASS.format(version=1), DATACLASS.format(version=2)),
+    "enum": (ENUM.format(member=""), ENUM.format(member="HOLIDAY = 8")),
+    "object": (OBJECT.format(version=1), OBJECT.format(version=2)),
+}
+
+OTHER = {
+    "another field": (DATACLASS.format(version=1), DATACLASS.replace("number: int", "number: int; place: str = ''")),
+    "gone": (DATACLASS.format(version=1), DATACLASS.replace("User", "Customer")),
+    "renumbered": (ENUM.format(member=""), ENUM.format(member="HOLIDAY = 0").replace("MO = 1\n", "MO = 9; DI = 1\n")),
+}
+
+
+def version(classes):
+    names = {"__name__": "__main__"}
+    exec(compile(PROGRAM.format(classes=classes), "<program>", "exec"), names)
+    return names["program"]
+
+
+@pytest.fixture(params=["heap", "rocksdb"])
+def env(request, tmp_path):
+    made = StreamExecutionEnvironment.get_execution_environment("local", parallelism=2, metrics_interval_ms=20)
+    if request.param == "rocksdb":
+        made.set_state_backend(RocksDBStateBackend(16 << 20, str(tmp_path / "local")))
+    made.enable_checkpointing(30, directory=tmp_path / "ckpt")
+    made.set_default_savepoint_directory(tmp_path / "savepoints")
+    yield made
+    made.close()
+
+
+def stopped(env, program, out):
+    """A savepoint after some of the records."""
+    program(env, out, COUNT, 400)
+    client = env.execute_async("version 1")
+    for view in client.views():
+        if view.vertices and view.vertices[0].records_in >= 100:
+            break
+    return client.stop_with_savepoint()
+
+
+def rows_in(folder):
+    return [json.loads(line) for file in Path(folder).glob("part-*") for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_a_changed_program_finds_the_state_of_its_keys(env, tmp_path, kind):
+    first, second = map(version, VERSIONS[kind])
+    out = str(tmp_path / "out")
+    savepoint = stopped(env, first, out)
+    before = len(rows_in(out))
+    assert 0 < before < COUNT
+    env.set_parallelism(3)
+    second(env, out, COUNT, None)
+    env.execute("version 2", from_savepoint=savepoint)
+    sizes = [len(range(number, COUNT, 7)) for number in range(7)]
+    counts = [("record", number, n + 1) for number in range(7) for n in range(sizes[number])]
+    rows = rows_in(out)
+    assert sorted(tuple(row[:3]) for row in rows if row[0] == "record") == counts
+    assert all(sum(row[3]) == row[2] and len(row[3]) <= 2 for row in rows if row[0] == "record")
+    # One timer of each key, however often it was registered; and one window.
+    assert sorted(row[1:] for row in rows if row[0] == "timer") == [[n, sizes[n]] for n in range(7)]
+    assert sorted(row[1] for row in rows_in(out + "-windows")) == sorted(sizes)
+
+
+@pytest.mark.parametrize("kind", OTHER)
+def test_keys_of_a_class_that_is_another_one_now_are_refused(env, tmp_path, kind):
+    first, second = map(version, OTHER[kind])
+    savepoint = stopped(env, first, str(tmp_path / "out"))
+    second(env, str(tmp_path / "out"), COUNT, None)
+    with pytest.raises((JobFailedError, CheckpointMismatchError)) as caught:
+        env.execute("version 2", from_savepoint=savepoint)
+    text = str(caught.value)
+    for part in ("keys of the checkpoint are of class __main__.", "operator", "state", "allow_non_restored_state"):
+        assert part in text
