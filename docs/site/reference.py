@@ -82,6 +82,7 @@ MODULES = (
     ("kafka", "headrace.connectors.kafka", "Kafka"),
     ("rabbitmq", "headrace.connectors.rabbitmq", "RabbitMQ"),
     ("redis", "headrace.connectors.redis", "Redis"),
+    ("opensearch", "headrace.connectors.opensearch", "OpenSearch and Elasticsearch"),
     ("databases", "headrace.connectors.sql", "Databases"),
     ("postgres-cdc", "headrace.connectors.postgres_cdc", "Changes of PostgreSQL"),
     ("hybrid", "headrace.connectors.hybrid", "Sources one after another"),

@@ -12,6 +12,7 @@ from campaigns import campaign
 SOAKS = {
     "kafka": ["kafka_soak.py"],
     "kafka, open transactions": ["kafka_soak.py", "--staging", "transaction"],
+    "opensearch": ["opensearch_soak.py"],
     "rabbitmq": ["rabbitmq_soak.py"],
     "redis": ["redis_soak.py"],
 }

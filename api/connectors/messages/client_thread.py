@@ -82,6 +82,10 @@ class ClientThread(ABC):
             except queue.Full:
                 self.while_waiting()
 
+    def end(self) -> None:
+        """Called in the thread: it has got all that it ever will."""
+        self._stop.set()
+
     def while_waiting(self) -> None:
         """Called again and again while nobody takes what it has got."""
         return

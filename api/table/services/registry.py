@@ -10,18 +10,19 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError, nearest
 from headrace.state.credentials import masked
 
-from .collect import CollectTable
-from .contract import Options, TableConnector
-from .datagen import DatagenTable
-from .ends import BlackholeTable, PrintTable
-from .files import FilesTable
-from .generated import NexmarkTable
-from .jdbc import JdbcTable
-from .kafka import KafkaTable, UpsertKafkaTable
-from .lake import DeltaLakeTable, IcebergTable
-from .postgres_cdc import PostgresCdcTable
-from .rabbitmq import RabbitmqTable
-from .redis import RedisTable
+from ..connectors.collect import CollectTable
+from ..connectors.contract import Options, TableConnector
+from ..connectors.datagen import DatagenTable
+from ..connectors.ends import BlackholeTable, PrintTable
+from ..connectors.files import FilesTable
+from ..connectors.generated import NexmarkTable
+from ..connectors.jdbc import JdbcTable
+from ..connectors.kafka import KafkaTable, UpsertKafkaTable
+from ..connectors.lake import DeltaLakeTable, IcebergTable
+from ..connectors.postgres_cdc import PostgresCdcTable
+from ..connectors.rabbitmq import RabbitmqTable
+from ..connectors.redis import RedisTable
+from .opensearch import SEARCH_TABLES
 
 __all__ = ["connector_of"]
 
@@ -40,6 +41,7 @@ _CONNECTORS: tuple[Any, ...] = (
     RabbitmqTable,
     RedisTable,
     UpsertKafkaTable,
+    *SEARCH_TABLES,
 )
 
 

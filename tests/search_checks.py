@@ -1,0 +1,227 @@
+"""What holds for indices of OpenSearch and of Elasticsearch alike: checks, each a function of a server.
+
+Sinks: the newest record of a key stays (random orders of writes against a dict), ids, refusals one by one. Sources:
+every document once, whatever becomes of the point in time.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from operator_harness import OperatorHarness
+from search_servers import SearchServer
+
+from headrace import StreamExecutionEnvironment, WatermarkStrategy
+from headrace.connectors.opensearch import JsonMessages, OpenSearchSink, OpenSearchSource, OrderKey, UpsertOptions
+from headrace.engine.connectors.async_sink_operator import AsyncSinkOperator
+from headrace.engine.connectors.contract import (
+    ALL_SPLITS_FINISHED,
+    EnumeratorContext,
+    Polled,
+    ReaderContext,
+    SourceReader,
+    Split,
+)
+from headrace.engine.errors import HeadraceError, SourceError
+from headrace.engine.kernel.metrics import MetricGroup
+
+AT_ONCE = UpsertOptions(batch_size=50, batch_interval="10 ms")
+
+
+def harness_of(sink, restored=()):
+    harness = OperatorHarness(AsyncSinkOperator(sink), restored=restored)
+    harness.do_work()
+    return harness
+
+
+def written(sink, rows):
+    """Write rows as one subtask, all in one piece; gives its counters."""
+    harness = harness_of(sink)
+    harness.process(rows)
+    harness.operator.end_input(0)
+    harness.do_all_work()
+    return harness.metrics.counters
+
+
+def told(call):
+    with pytest.raises(HeadraceError) as refused:
+        call()
+    return str(refused.value)
+
+
+def sink_into(server, index, **arguments):
+    return OpenSearchSink(server.url, index, **{"key": "k", "options": AT_ONCE, **arguments})
+
+
+def the_newest_stays_whatever_is_written_again(server):
+    """The same writes several times, in other orders, by attempts that do not know of each other."""
+    rng = random.Random(3)
+    rows = [
+        {"k": rng.randrange(12), "at": at, "v": rng.randrange(1_000), "gone": rng.random() < 0.2} for at in range(400)
+    ]
+    for marker in (None, "gone"):
+        index = server.new_index()
+        sink = sink_into(server, index, order="at", delete_column="gone", deletion_marker=marker)
+        num_older = 0
+        for attempt in range(4):
+            part = rows if attempt == 0 else rng.sample(rows, 300)
+            num_older += written(sink, part).get("num_records_older", 0)
+        newest = {row["k"]: row for row in rows}
+        expected = {
+            str(k): {"k": k, "at": row["at"], "v": row["v"]} for k, row in newest.items() if not row["gone"]
+        } | (
+            {str(k): {"k": k, "at": row["at"], marker: True} for k, row in newest.items() if row["gone"]}
+            if marker
+            else {}
+        )
+        assert server.documents(index) == expected
+        assert num_older > 0
+
+
+def without_an_order_the_last_stays(server):
+    index = server.new_index()
+    sink = sink_into(server, index, delete_column="d")
+    written(sink, [{"k": k, "v": v, "d": False} for v in (1, 2, 3) for k in range(70)])
+    written(sink, [{"k": 0, "v": 0, "d": True}, {"k": 1, "v": 1, "d": True}, {"k": 1, "v": 9, "d": False}])
+    expected = {str(k): {"k": k, "v": 3} for k in range(2, 70)} | {"1": {"k": 1, "v": 9}}
+    assert server.documents(index) == expected
+
+
+def ids_of_several_columns_are_told_apart(server):
+    index = server.new_index({"properties": {"b": {"type": "keyword"}}})
+    sink = sink_into(server, index, key=("a", "b"), order=OrderKey("t", ties="n", ties_below=10))
+    times = [datetime(2020, 1, 1, 0, 0, second, tzinfo=timezone.utc) for second in (1, 1, 0)]
+    written(sink, [{"a": "x_y", "b": 1, "t": times[0], "n": 1}, {"a": "x", "b": "y_1", "t": times[0], "n": 0}])
+    written(sink, [{"a": "x_y", "b": 1, "t": times[1], "n": 0}])
+    written(sink, [{"a": "x_y", "b": 1, "t": times[2], "n": 9}])
+    found = server.documents(index)
+    assert {name: row["n"] for name, row in found.items()} == {"x\\_y_1": 1, "x_y\\_1": 0}
+    assert "from 0 to 9" in told(lambda: written(sink, [{"a": 1, "b": 1, "t": times[0], "n": 10}]))
+
+
+def refused_documents_are_named_or_counted(server):
+    index = server.new_index({"properties": {"v": {"type": "long"}}})
+    rows = [{"k": 1, "v": 1}, {"k": 2, "v": "text"}, {"k": 3, "v": 3}]
+    text = told(lambda: written(sink_into(server, index), rows))
+    for part in (f"index {index!r}", "key '2'", "failed to parse field [v]", "operator", "subtask", "on_error='skip'"):
+        assert part in text
+    skipping = UpsertOptions(batch_interval="10 ms", on_error="skip")
+    counters = written(sink_into(server, index, options=skipping), rows)
+    assert counters["num_records_skipped"] == 1
+    assert server.documents(index).keys() == {"1", "3"}
+
+
+# ------------------------------------------------------------------------------------------------------------ sources
+def source_of(server: SearchServer, index: str, **options: Any) -> OpenSearchSource:
+    return OpenSearchSource(server.url, index, value=JsonMessages({"n": "int64"}), page_size=7, **options)
+
+
+def splits_of(source: OpenSearchSource) -> list[Split]:
+    return source.create_enumerator(EnumeratorContext(1)).discover().splits
+
+
+def reader_of(source: OpenSearchSource, splits: list[Split]) -> SourceReader:
+    reader = source.create_reader()
+    reader.open(ReaderContext("index", 0, 1, lambda: 0, MetricGroup(), lambda batch: None))
+    reader.add_splits(splits)
+    return reader
+
+
+def read_some(reader: SourceReader, number: int | None = None) -> list[Any]:
+    """So many records, or all that are left."""
+    rows: list[Any] = []
+    while number is None or len(rows) < number:
+        found = reader.poll(3)
+        if found is ALL_SPLITS_FINISHED:
+            break
+        if isinstance(found, Polled):
+            rows += found.batch.rows
+    return rows
+
+
+def lose_points_in_time(server: SearchServer, splits: list[Split]) -> None:
+    for point in {split.payload["point"] for split in splits}:
+        try:
+            server.ask("DELETE", "/_pit", {"id": point})
+        except OSError:
+            server.ask("DELETE", "/_search/point_in_time", {"pit_id": [point]})
+
+
+def documents_come_once_as_they_were(server):
+    """With what the service says of them; what is changed, added or deleted meanwhile is as before."""
+    index = server.new_index()
+    server.put(index, [(f"d{n}", {"n": n, "text": "x"}) for n in range(100)])
+    source = source_of(server, f"{index[:-1]}*", slices=2, metadata={"name": "id", "of": "index"})
+    splits = splits_of(source)
+    assert len(splits) == 4
+    server.put(index, [(f"d{n}", {"n": -n}) for n in range(90, 110)])
+    server.ask("DELETE", f"/{index}/_doc/d5?refresh=true")
+    rows = read_some(reader_of(source, splits))
+    assert sorted(row["n"] for row in rows) == list(range(100))
+    assert all(row["name"] == f"d{row['n']}" and row["of"] == index for row in rows)
+
+
+def a_query_says_which_documents(server):
+    index = server.new_index()
+    server.put(index, [(f"d{n}", {"n": n}) for n in range(40)])
+    source = source_of(server, index, query={"range": {"n": {"gte": 10, "lt": 20}}})
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=2) as env:
+        stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "documents")
+        with stream.execute_and_collect() as rows:
+            assert sorted(row["n"] for row in rows) == list(range(10, 20))
+
+
+def reading_goes_on_without_its_point_in_time(server):
+    index = server.new_index()
+    server.put(index, [(f"d{n}", {"n": n}) for n in range(200)])
+    source = source_of(server, index)
+    splits = splits_of(source)
+    reader = reader_of(source, splits)
+    rows = read_some(reader, 10)
+    left = reader.snapshot()
+    reader.close()
+    lose_points_in_time(server, splits)
+    server.put(index, [(f"new{n}", {"n": 1_000 + n}) for n in range(20)])
+    rows += read_some(reader_of(source, left))
+    assert sorted(row["n"] for row in rows) == list(range(200))
+
+
+def what_was_changed_without_a_point_in_time_is_an_error(server):
+    index = server.new_index()
+    server.put(index, [(f"d{n}", {"n": n}) for n in range(200)])
+    source = source_of(server, index)
+    splits = splits_of(source)
+    lose_points_in_time(server, splits)
+    server.put(index, [("d17", {"n": -1})])
+    with pytest.raises(SourceError, match=r"1 of .* documents were changed or deleted"):
+        read_some(reader_of(source, splits))
+    server.ask("DELETE", f"/{index}")
+    server.ask("PUT", f"/{index}", {})
+    with pytest.raises(SourceError, match="deleted and made anew"):
+        read_some(reader_of(source, splits))
+
+
+def what_cannot_be_read_is_told(server):
+    assert "no such index" in told(lambda: splits_of(source_of(server, "no-such-index")))
+    index = server.new_index()
+    about = {"add": {"index": index, "alias": f"{index}-part", "filter": {"term": {"n": 1}}}}
+    server.ask("POST", "/_aliases", {"actions": [about]})
+    assert "has a filter" in told(lambda: splits_of(source_of(server, f"{index}-part")))
+    server.put(index, [("d", {"n": 1})])
+    assert "parsing_exception" in told(lambda: splits_of(source_of(server, index, query={"no-such-query": {}})))
+
+
+CHECKS = (
+    the_newest_stays_whatever_is_written_again,
+    without_an_order_the_last_stays,
+    ids_of_several_columns_are_told_apart,
+    refused_documents_are_named_or_counted,
+    documents_come_once_as_they_were,
+    a_query_says_which_documents,
+    reading_goes_on_without_its_point_in_time,
+    what_was_changed_without_a_point_in_time_is_an_error,
+    what_cannot_be_read_is_told,
+)

@@ -1,0 +1,118 @@
+"""What the servers of OpenSearch and Elasticsearch have in common: one node in a process that may die, and questions to
+it by plain HTTP, without the client that is tested.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from free_ports import free_port
+
+START_TIMEOUT_S = 180
+STOP_TIMEOUT_S = 10
+
+
+class SearchServer:
+    """One node, which keeps what it has answered when it is killed."""
+
+    def __init__(self, directory: Path, shards: int = 2) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._shards = shards
+        self.port = free_port()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def command(self) -> tuple[list[str], dict[str, Any]]:
+        """What starts it, and how."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start it, and wait until it has all of its indices."""
+        command, options = self.command()
+        log = self._directory / "log"
+        with open(log, "ab") as file:
+            self._process = subprocess.Popen(command, stdout=file, stderr=file, **options)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                health = self.ask("GET", "/_cluster/health?wait_for_status=yellow&timeout=5s")
+                if not health["timed_out"]:
+                    return
+            except OSError:
+                time.sleep(0.1)
+            tail = log.read_text()[-2_000:]
+            assert self._process.poll() is None, tail
+            assert time.monotonic() < deadline, tail
+
+    def kill(self) -> None:
+        """Kill it with signal 9."""
+        if self._process is not None:
+            self.signal(signal.SIGKILL)
+            process, self._process = self._process, None
+            process.wait(STOP_TIMEOUT_S)
+
+    stop = kill
+
+    def pause(self) -> None:
+        """Have it stand still, with its connections open."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have it go on."""
+        self.signal(signal.SIGCONT)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """What it answers, by plain HTTP.
+
+        Raises:
+            OSError: If it does not answer, or with an error.
+        """
+        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}{path}", data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def new_index(self, mappings: dict[str, Any] | None = None, *, name: str | None = None, **settings: Any) -> str:
+        """An index that no other test has."""
+        name = name or f"index-{uuid.uuid4().hex[:12]}"
+        settings = {"number_of_shards": self._shards, "number_of_replicas": 0, **settings}
+        self.ask("PUT", f"/{name}", {"settings": settings, "mappings": mappings or {}})
+        return name
+
+    def put(self, index: str, documents: Iterable[tuple[str, dict[str, Any]]]) -> None:
+        """Put documents under their ids, so that they are found at once."""
+        lines = [line for name, document in documents for line in ({"index": {"_id": name}}, document)]
+        body = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        answer = self.ask("POST", f"/{index}/_bulk?refresh=true", body)
+        assert not answer["errors"], answer
+
+    def documents(self, index: str) -> dict[str, dict[str, Any]]:
+        """All documents by id."""
+        self.ask("POST", f"/{index}/_refresh")
+        answer = self.ask("POST", f"/{index}/_search", {"size": 10_000, "track_total_hits": True})
+        hits = answer["hits"]["hits"]
+        assert answer["hits"]["total"]["value"] == len(hits), "more than one answer has room for"
+        return {hit["_id"]: hit["_source"] for hit in hits}
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Ask until something is so."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not is_so():
+            assert time.monotonic() < deadline, "it did not become so"
