@@ -83,6 +83,7 @@ ROOMS = (
     "api/connectors/lake",
     "api/connectors/delta",
     "api/connectors/iceberg",
+    "api/connectors/pulsar",
     "api/connectors/rabbitmq",
     "api/connectors/redis",
     "api/connectors/postgres_cdc",

@@ -1,0 +1,239 @@
+"""A real Pulsar broker for tests (Pulsar's own standalone: broker, bookie and metadata in one process), in a temporary
+directory, on free ports of the loopback; may be killed and started again.
+
+Its classes come from ``PULSAR_HOME``, or from Maven's registry by ``mvn``, once, into a folder for caches. Skips the
+test, with the reason, where there is neither, no Java, or no client.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from free_ports import free_port
+from maven_jars import jars_of
+from zookeeper_server import java
+
+VERSION = "4.0.7"
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 10
+NAMESPACE = "public/default"
+WITHOUT_DEDUPLICATION = "public/forgetful"
+
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>pulsar</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId><version>{VERSION}</version>
+      <exclusions><exclusion><groupId>io.confluent</groupId><artifactId>*</artifactId></exclusion></exclusions>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+def fetched_jars() -> Path:
+    """The folder with the broker's jars; fetched if it is not there.
+
+    Skips the test if they cannot be had.
+    """
+    home = os.environ.get("PULSAR_HOME")
+    if home:
+        return Path(home) / "lib"
+    return jars_of(_POM, f"Pulsar {VERSION}", f"pulsar-{VERSION}")
+
+
+class PulsarServer:
+    """One broker, which knows again what a producer has sent."""
+
+    def __init__(self, jars: Path, executable: str, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port, self._http_port = free_port(), free_port()
+        settings = {
+            "clusterName": "standalone",
+            "brokerServicePort": self.port,
+            "webServicePort": self._http_port,
+            "bindAddress": "127.0.0.1",
+            "advertisedAddress": "127.0.0.1",
+            "metadataStoreUrl": "",
+            "configurationMetadataStoreUrl": "",
+            "managedLedgerDefaultEnsembleSize": 1,
+            "managedLedgerDefaultWriteQuorum": 1,
+            "managedLedgerDefaultAckQuorum": 1,
+            "managedLedgerCacheSizeMB": 16,
+            "defaultNumberOfNamespaceBundles": 1,
+            "loadBalancerEnabled": "false",
+            "topicLevelPoliciesEnabled": "false",
+            "systemTopicEnabled": "false",
+            "allowAutoTopicCreation": "false",
+            "brokerDeduplicationEnabled": "true",
+            "brokerDeleteInactiveTopicsEnabled": "false",
+            "defaultRetentionTimeInMinutes": -1,
+            "defaultRetentionSizeInMB": -1,
+            "brokerShutdownTimeoutMs": 1_000,
+            "dbStorage_writeCacheMaxSizeMb": 16,
+            "dbStorage_readAheadCacheMaxSizeMb": 16,
+            "dbStorage_rocksDB_blockCacheSize": 8 << 20,
+            "numIOThreads": 2,
+            "numHttpServerThreads": 4,
+            "httpMaxRequestHeaderSize": 8192,
+        }
+        path = directory / "standalone.conf"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        opened = [
+            f"--add-opens=java.base/{name}=ALL-UNNAMED"
+            for name in ("java.lang", "java.util", "java.nio", "java.util.zip", "sun.net", "jdk.internal.misc")
+        ]
+        options = ["-Xmx320m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opened]
+        options += ["-Dio.netty.tryReflectionSetAccessible=true", f"-Djava.io.tmpdir={directory}"]
+        self._command = [
+            executable, *options, "-cp", f"{jars}/*", "org.apache.pulsar.PulsarStandaloneStarter",
+            "-c", str(path), "-nss", "-nfw", "--num-bookies", "1", "--bookkeeper-port", str(free_port()),
+            "--metadata-dir", str(directory / "metadata"), "--bookkeeper-dir", str(directory / "bookies"),
+        ]  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, and wait until its namespaces are there: an open port is not enough."""
+        with open(self._directory / "log", "ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._directory)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                self._make_namespaces()
+                return
+            except OSError:
+                tail = (self._directory / "log").read_text()[-3_000:]
+                assert self._process.poll() is None, tail
+                assert time.monotonic() < deadline, tail
+                time.sleep(0.2)
+
+    def _make_namespaces(self) -> None:
+        there = json.loads(self.admin("GET", "namespaces/public"))
+        if NAMESPACE not in there:
+            message = "the namespace is not there yet"
+            raise OSError(message)
+        if WITHOUT_DEDUPLICATION not in there:
+            self.admin("PUT", f"namespaces/{WITHOUT_DEDUPLICATION}", {})
+            self.admin("POST", f"namespaces/{WITHOUT_DEDUPLICATION}/deduplication", False)
+        self.admin("GET", f"persistent/{NAMESPACE}")
+
+    def admin(self, method: str, path: str, body: Any = None) -> str:
+        """Ask the broker's REST."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._http_port}/admin/v2/{path}",
+            None if body is None else json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.read().decode()
+
+    def kill(self) -> None:
+        """Kill it with signal 9."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+
+    stop = kill
+    """What a source's contract calls it."""
+
+    def pause(self) -> None:
+        """Have it stand still."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def new_topic(self, num_partitions: int = 0, namespace: str = NAMESPACE) -> str:
+        """Make a topic; gives its name."""
+        name = f"{namespace}/topic-{uuid.uuid4().hex[:12]}"
+        if num_partitions:
+            self.admin("PUT", f"persistent/{name}/partitions", num_partitions)
+        else:
+            self.admin("PUT", f"persistent/{name}")
+        return f"persistent://{name}"
+
+    def add_partitions(self, topic: str, num_partitions: int) -> None:
+        """Have a topic have so many partitions."""
+        self.admin("POST", f"persistent/{topic.removeprefix('persistent://')}/partitions", num_partitions)
+
+    def client(self) -> Any:
+        """Pulsar's own client, which says nothing."""
+        import pulsar
+
+        return pulsar.Client(self.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull))
+
+    def send(self, topic: str, values: Iterable[Any], *, batching: bool = True, **options: Any) -> None:
+        """Send messages to a topic or a partition."""
+        client = self.client()
+        try:
+            producer = client.create_producer(topic, batching_enabled=batching, block_if_queue_full=True)
+            for value in values:
+                data = value if isinstance(value, bytes) else str(value).encode()
+                producer.send_async(data, lambda _result, _id: None, **options)
+            producer.flush()
+        finally:
+            client.close()
+
+    def messages(self, topic: str) -> list[Any]:
+        """What Pulsar's own reader gives from beginning to end, partition by partition."""
+        import pulsar
+
+        client, found = self.client(), []
+        try:
+            for partition in client.get_topic_partitions(topic):
+                reader = client.create_reader(partition, pulsar.MessageId.earliest)
+                while reader.has_message_available():
+                    found.append(reader.read_next(10_000))
+        finally:
+            client.close()
+        return found
+
+    def values(self, topic: str) -> list[str]:
+        """Their data."""
+        return [message.data().decode() for message in self.messages(topic)]
+
+
+_RUNNING: list[PulsarServer] = []
+"""The server, once it runs: a fixture is another one in each module that imports it."""
+
+
+@pytest.fixture(scope="session")
+def pulsar_server(request: pytest.FixtureRequest) -> PulsarServer:
+    """One for all tests of a process; each has topics of its own."""
+    if not _RUNNING:
+        if importlib.util.find_spec("pulsar") is None:
+            pytest.skip("pulsar-client is not installed")
+        executable = java()
+        if executable is None:
+            pytest.skip("there is no Java to run Pulsar")
+        jars = fetched_jars()
+        directory = Path(tempfile.mkdtemp(prefix="headrace-pulsar-", dir="/tmp"))
+        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+        server = PulsarServer(jars, executable, directory)
+        request.config.add_cleanup(server.kill)
+        server.start()
+        _RUNNING.append(server)
+    return _RUNNING[0]
