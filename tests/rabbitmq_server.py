@@ -26,6 +26,8 @@ START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 10
 READY = b"Server startup complete"
 
+KEEPER_OF_STREAMS = b"rabbit_stream_coordinator"
+
 MARKER = b"end-of-what-is-there-"
 """What a reader of a stream knows its end by."""
 
@@ -97,6 +99,22 @@ class RabbitmqServer:
             assert time.monotonic() < deadline, self._tail()
             time.sleep(0.1)
         socket.create_connection(("127.0.0.1", self.stream_port)).close()
+        self._make_first_stream()
+
+    def _make_first_stream(self) -> None:
+        """Have the server begin to keep streams, and wait until it would know that again if it were killed.
+
+        Who keeps all streams is made with the first of them, and its name written a second later: a server that is
+        killed before has no stream any more, for ever (RabbitMQ 3.10.8).
+        """
+        (names,) = self._directory.glob("data/*/coordination/*/names.dets")
+        if KEEPER_OF_STREAMS in names.read_bytes():
+            return
+        self.new_stream()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while KEEPER_OF_STREAMS not in names.read_bytes():
+            assert time.monotonic() < deadline, self._tail()
+            time.sleep(0.1)
 
     def _tail(self) -> str:
         return "".join(
@@ -139,21 +157,31 @@ class RabbitmqServer:
 
     def new_queue(self) -> str:
         """Make a durable queue; gives its name."""
-        name = f"queue-{uuid.uuid4().hex[:12]}"
-        with self.connect() as connection:
-            connection.channel().queue_declare(name, durable=True)
-        return name
+        return self._declare(f"queue-{uuid.uuid4().hex[:12]}", {})
 
     def new_stream(self, **arguments: Any) -> str:
         """Make a stream; gives its name."""
-        name = f"stream-{uuid.uuid4().hex[:12]}"
         given = {"x-queue-type": "stream", **{key.replace("_", "-"): value for key, value in arguments.items()}}
+        return self._declare(f"stream-{uuid.uuid4().hex[:12]}", given)
+
+    def _declare(self, name: str, arguments: dict[str, Any]) -> str:
+        """Make a queue that is known again if the server is killed at once.
+
+        RabbitMQ 3.10 writes what it is about to do at once, and that it is done with what follows, or within two
+        seconds; what is not done is undone after a kill. So something follows.
+        """
         with self.connect() as connection:
-            connection.channel().queue_declare(name, durable=True, arguments=given)
+            channel, behind = connection.channel(), f"behind-{name}"
+            channel.queue_declare(name, durable=True, arguments=arguments)
+            channel.queue_declare(behind, durable=True)
+            channel.queue_delete(behind)
         return name
 
     def send(self, queue: str, values: list[Any], first: int | None = 0, **properties: Any) -> None:
-        """Send messages to a queue or a stream; their correlation ids are numbers from the first on."""
+        """Send messages to a queue or a stream; their correlation ids are numbers from the first on.
+
+        The server drops what is sent so to a stream that is not up yet, as after its start: `publish` waits for it.
+        """
         import pika
 
         with self.connect() as connection:
@@ -163,6 +191,24 @@ class RabbitmqServer:
                 own = properties if first is None else {"correlation_id": str(first + number), **properties}
                 channel.basic_publish("", queue, value, pika.BasicProperties(delivery_mode=2, **own))
             channel.tx_commit()
+
+    def publish(self, stream: str, values: list[str]) -> None:
+        """Send messages to a stream, once it is up, until the server has confirmed them."""
+        from headrace.connectors.rabbitmq.address import STREAM_PORT, Address
+        from headrace.connectors.rabbitmq.amqp10 import message_of
+        from headrace.connectors.rabbitmq.stream_client import StreamConnection, StreamRefusedError
+
+        publisher, deadline = uuid.uuid4().hex, time.monotonic() + START_TIMEOUT_S
+        connection = StreamConnection(Address.of(self.stream_url, "rabbitmq-stream", STREAM_PORT))
+        while True:
+            try:
+                connection.publish(publisher, stream, 1, [message_of(value.encode()) for value in values])
+            except StreamRefusedError:
+                assert time.monotonic() < deadline, self._tail()
+                time.sleep(0.1)
+            else:
+                connection.close()
+                return
 
     def left(self, queue: str) -> list[bytes]:
         """Take all messages out of a queue."""

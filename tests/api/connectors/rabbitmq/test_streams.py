@@ -152,7 +152,7 @@ def test_reading_begins_where_it_is_told_and_goes_on_through_a_dead_server(rabbi
     assert splits[0].position == {"from": "offset", "at": 5}
     rabbitmq_server.kill()
     rabbitmq_server.start()
-    rabbitmq_server.send(stream, ["5", "6"])
+    rabbitmq_server.publish(stream, ["5", "6"])
     readers.append(reader_of(source("first"), splits))
     for reader in readers:
         assert [row["n"] for row in polled(reader, 2)] == ["5", "6"]
