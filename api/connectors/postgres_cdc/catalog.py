@@ -20,6 +20,7 @@ __all__ = [
     "await_writers",
     "check_table",
     "has_bound",
+    "key_of",
     "make_publication",
     "make_slot",
     "require_publication",
@@ -32,7 +33,8 @@ _COLUMNS = """SELECT attname, atttypid, attstorage FROM pg_attribute
 WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"""
 _KEY = """SELECT a.attname, format_type(a.atttypid, NULL)
 FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(number, place), pg_attribute a
-WHERE i.indrelid = %s AND i.indisprimary AND a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place"""
+WHERE i.indrelid = to_regclass(%s) AND i.indisprimary AND a.attrelid = i.indrelid AND a.attnum = k.number
+ORDER BY k.place"""
 _SLOT = """SELECT plugin, database, active_pid, confirmed_flush_lsn::text, wal_status, database = current_database()
 FROM pg_replication_slots WHERE slot_name = %s"""
 _PUBLICATION = """SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, t.tablename IS NOT NULL,
@@ -80,7 +82,7 @@ def check_table(connection: Any, settings: CdcSettings) -> TableKey:
             message = f"table {settings.name!r} has no column {item.name!r} that is stored"
             raise ConfigurationError(message, hint=nearest(item.name, list(columns)))
         require_type(item.name, columns[item.name], item.type)
-    key = TableKey(tuple(connection.execute(_KEY, (number,)).fetchall()))
+    key = key_of(connection, settings)
     if not key.columns:
         message = f"table {settings.name!r} has no primary key, by which it is read and changes find their rows"
         raise ConfigurationError(message)
@@ -93,6 +95,11 @@ def check_table(connection: Any, settings: CdcSettings) -> TableKey:
         key.require_order(settings.name, encoding)
     _check_identity(settings, identity)
     return key
+
+
+def key_of(connection: Any, settings: CdcSettings) -> TableKey:
+    """Return the primary key that the table has now; one of no columns if it has none."""
+    return TableKey(tuple(connection.execute(_KEY, (quoted(*settings.table),)).fetchall()))
 
 
 def _check_identity(settings: CdcSettings, identity: str) -> None:

@@ -42,7 +42,7 @@ class RowChanges:
         place: Where the log says so, for errors.
 
     Raises:
-        SourceError: If it has no such columns, or old rows are not in the log any more.
+        SourceError: If it has no such columns, another key, or old rows are not in the log any more.
         TypeMismatchError: If a column has another type now.
     """
 
@@ -50,16 +50,20 @@ class RowChanges:
         self.relation = relation.relation
         self._settings = settings
         self._place = place
-        for item in settings.schema:
-            if item.name not in relation.columns:
-                message = f"the schema of table {settings.name!r} has changed: it has no column {item.name!r} any more"
-                raise SourceError(message, hint=nearest(item.name, list(relation.columns)), **place)
+        for name in dict.fromkeys((*settings.schema.names, *key.names)):
+            if name not in relation.columns:
+                message = f"the schema of table {settings.name!r} has changed: it has no column {name!r} any more"
+                raise SourceError(message, hint=nearest(name, list(relation.columns)), **place)
         if relation.identity != "f" and not (settings.is_upsert and relation.identity == "d"):
             message = (
                 f"the REPLICA IDENTITY of table {settings.name!r} has changed: old rows are not in its log any more"
             )
             hint = f"ALTER TABLE {quoted(*settings.table)} REPLICA IDENTITY FULL, and begin anew without the checkpoint"
             raise SourceError(message, hint=hint, **place)
+        if relation.identity == "d":
+            identifying = [name for name, is_one in zip(relation.columns, relation.identifies, strict=True) if is_one]
+            key.require_same(identifying, settings.name, place)
+        self._key_names = key.names
         self._places = [relation.columns.index(name) for name in settings.schema.names]
         self._key_places = [relation.columns.index(name) for name in key.names]
         self._key_columns = [name in key.names for name in settings.schema.names]
@@ -76,7 +80,7 @@ class RowChanges:
         old, new = change.old, change.new
         if new is None:
             assert old is not None
-            yield self._key_of(old), self._wanted(old, change.old_is_key, position), RowKind.DELETE
+            yield self._key_of(old, position), self._wanted(old, change.old_is_key, position), RowKind.DELETE
             return
         if old is not None:
             # Of an old row that is only a key the other columns are null.
@@ -84,11 +88,11 @@ class RowChanges:
                 before if one is UNCHANGED and (not change.old_is_key or index in self._key_places) else one
                 for index, (one, before) in enumerate(zip(new, old, strict=True))
             ]
-        key = self._key_of(new)
+        key = self._key_of(new, position)
         if change.kind == "I":
             yield key, self._wanted(new, False, position), RowKind.INSERT
             return
-        if old is not None and (old_key := self._key_of(old)) != key:
+        if old is not None and (old_key := self._key_of(old, position)) != key:
             yield old_key, self._wanted(old, change.old_is_key, position), RowKind.DELETE
             yield key, self._wanted(new, False, position), RowKind.INSERT
             return
@@ -97,8 +101,16 @@ class RowChanges:
             yield key, self._wanted(old, False, position), RowKind.UPDATE_BEFORE
         yield key, self._wanted(new, False, position), RowKind.UPDATE_AFTER
 
-    def _key_of(self, values: list[Any]) -> Key:
-        return [values[index].decode() for index in self._key_places]
+    def _key_of(self, values: list[Any], position: str) -> Key:
+        key = []
+        for name, index in zip(self._key_names, self._key_places, strict=True):
+            value = values[index]
+            if value is None or value is UNCHANGED:
+                message = f"a row of table {self._settings.name!r} has no value of column {name!r} in the log"
+                hint = "it is part of the primary key by which the table is followed: begin anew if it is so no more"
+                raise SourceError(message, hint=hint, **{**self._place, "position": position})
+            key.append(value.decode())
+        return key
 
     def _wanted(self, values: list[Any], only_key: bool, position: str) -> list[Any]:
         """The columns that are read; of a row of which only the key is known the others are null."""

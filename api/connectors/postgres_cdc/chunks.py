@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from headrace.engine.errors import ConfigurationError
+from headrace.engine.errors import ConfigurationError, SourceError
 
 from .settings import quoted
 
@@ -111,6 +111,23 @@ class TableKey:
                     f" texts have another order in the database, whose encoding is {encoding}"
                 )
                 raise ConfigurationError(message, hint=f"encodings may be {', '.join(_ENCODINGS)}")
+
+    def require_same(self, names: Sequence[str], table: str, place: Mapping[str, Any]) -> None:
+        """See that rows still have this key: it is how changes find their rows.
+
+        Args:
+            names: Columns of the key that the table has now.
+            table: Its name, for errors.
+            place: Where that was said, for errors.
+
+        Raises:
+            SourceError: If it is another one.
+        """
+        if set(names) != set(self.names):
+            was, now = ", ".join(self.names), ", ".join(names) or "none"
+            message = f"the primary key of table {table!r} is ({now}) now, and the table is followed by ({was})"
+            hint = "give it its key again, or begin anew, without the checkpoint and with a fresh slot"
+            raise SourceError(message, hint=hint, **place)
 
     @property
     def names(self) -> list[str]:

@@ -18,6 +18,7 @@ from headrace.engine.errors import InternalError
 
 from .catalog import await_writers, check_table, make_publication, make_slot
 from .chunks import Key, TableKey
+from .marks import CatalogMarks
 from .pgoutput import lsn_of
 from .settings import CdcSettings, asked, driver, failed, quoted
 
@@ -68,8 +69,14 @@ class CdcEnumerator:
             with settings.server.connect() as connection:
                 key = check_table(connection, settings)
                 make_publication(connection, settings)
+                marks = CatalogMarks.read(connection, settings, key)
                 slot = make_slot(connection, settings)
-                state = {"start": slot.confirmed_lsn, "key": [list(one) for one in key.columns], "read": {}}
+                state = {
+                    "start": slot.confirmed_lsn,
+                    "key": [list(one) for one in key.columns],
+                    "marks": marks.as_state(),
+                    "read": {},
+                }
                 if settings.startup == "initial":
                     await_writers(connection, settings)
                     chunks = _chunks(connection, settings, key)
@@ -88,7 +95,8 @@ class CdcEnumerator:
 
     @staticmethod
     def _log(state: dict[str, Any], pages: list[Any]) -> Split:
-        return Split(LOG, {"start": state["start"], "key": state["key"], "pages": pages}, is_bounded=False)
+        payload = {"start": state["start"], "key": state["key"], "pages": pages, "marks": state.get("marks")}
+        return Split(LOG, payload, is_bounded=False)
 
 
 def _chunks(connection: Any, settings: CdcSettings, key: TableKey) -> list[tuple[Key | None, Key | None]]:

@@ -18,9 +18,10 @@ from headrace.engine.columns.records import RowKind
 from headrace.engine.connectors.contract import Polled, ReaderContext, Split
 from headrace.engine.errors import CheckpointMismatchError, SourceError, TypeMismatchError
 
-from .catalog import has_bound, require_publication, require_slot, slot_of
+from .catalog import has_bound, key_of, require_publication, require_slot, slot_of
 from .changes import RowChanges, batch_of
 from .chunks import PagesSeen, TableKey
+from .marks import CatalogMarks
 from .pgoutput import (
     Begin,
     Change,
@@ -69,6 +70,9 @@ class LogReading:
         payload, position = split.payload, split.position or {}
         self._key = TableKey(tuple((name, kind) for name, kind in payload["key"]))
         self._pages = PagesSeen(self._key, payload["pages"]) if payload["pages"] else None
+        # What the catalogue has last said; None in checkpoints that are older than this.
+        marks = payload.get("marks")
+        self._marks = None if marks is None else CatalogMarks.of_state(marks)
         # The position: a place, and how many changes behind it were given.
         self._lsn: int = position.get("lsn", payload["start"])
         self._index: int = position.get("index", 0)
@@ -99,7 +103,9 @@ class LogReading:
 
     def as_split(self) -> Split:
         """Return the log with its position. What pages saw is left out when all of it has been passed."""
-        payload = self.split.payload if self._pages is not None else {**self.split.payload, "pages": []}
+        payload = {**self.split.payload, "marks": None if self._marks is None else self._marks.as_state()}
+        if self._pages is None:
+            payload["pages"] = []
         return Split(self.split.split_id, payload, {"lsn": self._lsn, "index": self._index}, is_bounded=False)
 
     @property
@@ -122,7 +128,7 @@ class LogReading:
         try:
             with settings.server.connect() as connection:
                 slot = require_slot(slot_of(connection, settings), settings)
-                require_publication(connection, settings)
+                self._look(connection)
                 if not self._has_warned and not has_bound(connection):
                     self._has_warned = True
                     self._context.warn(
@@ -153,6 +159,18 @@ class LogReading:
             raise failed(error, "the log cannot be read", **self.place) from error
         self._connection, self._waits_since_ms = connection, None
         return True
+
+    def _look(self, connection: Any) -> None:
+        """See that the log has every change of the table, as far as the catalogue says.
+
+        Raises:
+            SourceError: If it may lack some.
+        """
+        require_publication(connection, self._settings)
+        self._key.require_same(key_of(connection, self._settings).names, self._settings.name, self.place)
+        marks = CatalogMarks.read(connection, self._settings, self._key)
+        known = self._marks
+        self._marks = marks if known is None else known.followed_by(marks, self._settings, self.place)
 
     def _wait(self, by: str) -> bool:
         now_ms = self._context.now_ms()
@@ -210,7 +228,7 @@ class LogReading:
             if self._context.now_ms() - self._told_ms >= self._settings.heartbeat_ms:
                 self._tell(wants_answer=True)
                 with self._settings.server.connect() as connection:
-                    require_publication(connection, self._settings)
+                    self._look(connection)
         except driver().Error as error:
             raise failed(error, "the log cannot be read on", **self.place) from error
         self._flush(found)
@@ -247,10 +265,16 @@ class LogReading:
             self._change(said)
 
     def _laid_out(self, relation: Relation, found: list[Polled]) -> None:
-        """Take what a table is like from here on."""
+        """Take what a table is like from here on.
+
+        The server says so again behind every change of the catalogue that concerns the table. So what has changed in
+        silence is noticed before anything behind it is given.
+        """
         if (relation.schema, relation.table) == self._settings.table:
             self._flush(found)
             self._layout = RowChanges(relation, self._settings, self._key, self.place)
+            with self._settings.server.connect() as connection:
+                self._look(connection)
         elif self._layout is not None and self._layout.relation == relation.relation:
             message = f"table {self._settings.name!r} is called {f'{relation.schema}.{relation.table}'!r} now"
             raise SourceError(message, hint="begin anew with the table of that name", **self.place)

@@ -79,6 +79,7 @@ class Relation:
         identity: What old rows have: ``d`` the key, ``f`` everything, ``i`` those of an index, ``n`` nothing.
         columns: Names.
         types: Numbers of the columns' types.
+        identifies: Whether the column is part of what old rows have.
     """
 
     relation: int
@@ -87,6 +88,7 @@ class Relation:
     identity: str
     columns: tuple[str, ...]
     types: tuple[int, ...]
+    identifies: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +192,16 @@ def _relation(data: bytes) -> Relation:
     identity = chr(data[place])
     (count,) = struct.unpack_from(">h", data, place + 1)
     place += 3
-    columns, types = [], []
+    columns, types, identifies = [], [], []
     for _ in range(count):
-        name, place = _text(data, place + 1)  # behind its flags
+        identifies.append(bool(data[place] & 1))
+        name, place = _text(data, place + 1)
         (number,) = struct.unpack_from(">I", data, place)
         columns.append(name)
         types.append(number)
         place += 8
-    return Relation(relation, schema or "pg_catalog", table, identity, tuple(columns), tuple(types))
+    schema = schema or "pg_catalog"
+    return Relation(relation, schema, table, identity, tuple(columns), tuple(types), tuple(identifies))
 
 
 def _change(kind: str, data: bytes) -> Change:

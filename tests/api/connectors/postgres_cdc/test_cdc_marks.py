@@ -1,0 +1,126 @@
+"""Families: what a followed table's log does not say (against a real server: each way to lose some).
+
+Every gap is closed again before the reader looks, so that nothing is wrong any more but what is missing.
+"""
+
+from __future__ import annotations
+
+import pytest
+from followed_table import followed, table  # noqa: F401 - a fixture
+from postgresql_server import postgresql  # noqa: F401 - a fixture
+
+from headrace.engine.errors import SourceError
+from headrace.testing import SourceTestHarness
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        (("ALTER TABLE {t} DROP COLUMN v", "ALTER TABLE {t} ADD COLUMN v TEXT DEFAULT 'z'"), "dropped and added again"),
+        (("ALTER TABLE {t} ALTER v TYPE TEXT USING upper(v)",), "was rewritten by ALTER TABLE"),
+        (("VACUUM FULL {t}",), None),
+        (("ALTER TABLE {t} ALTER v SET DEFAULT 'd'",), None),
+        (("DROP TABLE {t}", "CREATE TABLE {t} (id INT PRIMARY KEY, v TEXT)", "{gap}"), "another one of its name"),
+        (("ALTER PUBLICATION {p} DROP TABLE {t}", "{gap}", "ALTER PUBLICATION {p} ADD TABLE {t}"), "altered or made"),
+        (
+            ("ALTER PUBLICATION {p} SET (publish = 'update')", "{gap}", "ALTER PUBLICATION {p} SET (publish = {all})"),
+            "altered or made again",
+        ),
+        (
+            ("ALTER PUBLICATION {p} SET TABLE {t} WHERE (id > 5)", "{gap}", "ALTER PUBLICATION {p} SET TABLE {t}"),
+            "altered or made again",
+        ),
+        (("DROP PUBLICATION {p}", "CREATE PUBLICATION {p} FOR TABLE {t}"), "altered or made again"),
+        (("CREATE TABLE {t}_2 (id INT)", "ALTER PUBLICATION {p} ADD TABLE {t}_2", "DROP TABLE {t}_2"), None),
+    ],
+)
+@pytest.mark.parametrize("mode", ["all", "upsert"])
+def test_what_the_log_keeps_silent_about_is_noticed(mode, statements, expected, postgresql, table):  # noqa: F811
+    """All between two heartbeats: it shows in the catalogue, before anything from behind it is given."""
+    identity = "FULL" if mode == "all" else "DEFAULT"
+    postgresql.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, v TEXT)", f"ALTER TABLE {table} REPLICA IDENTITY {identity}"
+    )
+    source = followed(postgresql, table, {"id": "int32", "v": "string"}, changelog_mode=mode, heartbeat_interval="1 d")
+    words = {
+        "t": table, "p": f"headrace_slot_of_{table}", "gap": f"INSERT INTO {table} VALUES (2, 'gap')",
+        "all": "'insert, update, delete, truncate'",
+    }  # fmt: skip
+    job = SourceTestHarness(source)
+    try:
+        job.start()
+        job.rest(20)
+        postgresql.execute(f"INSERT INTO {table} VALUES (1, 'a')")
+        job.read_number(1)
+        postgresql.execute(*(statement.format(**words) for statement in statements))
+        if expected and "DROP TABLE {t}" in statements:
+            postgresql.execute(
+                f"ALTER TABLE {table} REPLICA IDENTITY {identity}",
+                f"ALTER PUBLICATION headrace_slot_of_{table} ADD TABLE {table}",
+            )
+        postgresql.execute(f"INSERT INTO {table} (id, v) VALUES (3, 'behind')")
+        if expected is None:
+            job.read_number(2)
+            return
+        with pytest.raises(SourceError, match=expected) as caught:
+            job.read_number(2)
+        assert caught.value.context["position"].startswith("log ")
+        assert len(job.rows) == 1, "nothing from behind the gap"
+    finally:
+        job.close()
+
+
+@pytest.mark.parametrize("mode", ["all", "upsert"])
+def test_a_gap_while_nobody_reads_is_noticed_by_the_next_reader(mode, postgresql, table):  # noqa: F811
+    postgresql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+    postgresql.execute(f"ALTER TABLE {table} REPLICA IDENTITY {'FULL' if mode == 'all' else 'DEFAULT'}")
+    job = SourceTestHarness(followed(postgresql, table, {"id": "int32"}, changelog_mode=mode))
+    job.start()
+    try:
+        job.rest(20)
+        job.checkpoint()
+        job.close()
+        publication = f"PUBLICATION headrace_slot_of_{table}"
+        postgresql.execute(
+            f"ALTER {publication} DROP TABLE {table}",
+            f"INSERT INTO {table} VALUES (1)",
+            f"ALTER {publication} ADD TABLE {table}",
+        )
+        job.start()
+        with pytest.raises(SourceError, match="altered or made again"):
+            job.read_number(1)
+    finally:
+        job.close()
+
+
+@pytest.mark.parametrize("mode", ["all", "upsert"])
+def test_another_primary_key_is_refused_by_name(mode, postgresql, table):  # noqa: F811
+    """Also where the log itself still has the old key: rows of one key would be several."""
+    postgresql.execute(
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, k INT NOT NULL)",
+        f"ALTER TABLE {table} REPLICA IDENTITY {'FULL' if mode == 'all' else 'DEFAULT'}",
+    )
+    job = SourceTestHarness(followed(postgresql, table, {"id": "int32", "k": "int32"}, changelog_mode=mode))
+    try:
+        job.start()
+        job.rest(20)
+        postgresql.execute(f"INSERT INTO {table} VALUES (1, 10)")
+        job.read_number(1)
+        postgresql.execute(
+            f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey, ADD PRIMARY KEY (k), ALTER id DROP NOT NULL",
+            f"UPDATE {table} SET id = NULL, k = 11",
+        )
+        with pytest.raises(SourceError, match=r"is \(k\) now, and the table is followed by \(id\)"):
+            job.read_number(3)
+        # It has its old key again: what the log has of the time between is refused, too.
+        postgresql.execute(
+            f"DELETE FROM {table}", f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey, ADD PRIMARY KEY (id)"
+        )
+        job.start()
+        expected = "no value of column 'id'" if mode == "all" else r"is \(k\) now"
+        with pytest.raises(SourceError, match=expected) as caught:
+            job.read_number(3)
+        assert caught.value.context["table"] == f"public.{table}"
+        assert all(row == {"id": 1, "k": 10} for row in job.rows)
+    finally:
+        job.close()
