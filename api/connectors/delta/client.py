@@ -36,6 +36,8 @@ __all__ = ["DeltaAccess", "DeltaView", "delta", "table_schema"]
 _RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.")
 """What metadata of a column demands of its values begins with."""
 
+_EXPIRY = "delta.setTransactionRetentionDuration"
+
 _SOUGHT = (100, 1_000, None)
 """So many of the newest commits are looked through for a sink's notes, then more."""
 
@@ -160,6 +162,7 @@ class DeltaView:
 
     # ------------------------------------------------------------------------------------------------------------ notes
     def ledger(self, origin: str) -> Ledger:
+        self._require_lasting_notes()
         if self._table.transaction_version(_sink_app(origin)) is None:
             return Ledger()
         for limit in _SOUGHT:
@@ -171,8 +174,21 @@ class DeltaView:
         raise SinkError(message, hint=hint, **self._access.place)
 
     def has(self, origin: str, whole: GlobalCommittable) -> bool:
+        self._require_lasting_notes()
         done = self._table.transaction_version(_attempt_app(whole))
         return done is not None and whole.checkpoint_id <= done
+
+    def _require_lasting_notes(self) -> None:
+        """A job may be away for any time, and a note that is gone means that nothing was committed.
+
+        The notes have no time of their own: writers such as Spark drop those at the log's next checkpoint, however long
+        the retention is.
+        """
+        retention = self._configuration.get(_EXPIRY)
+        if retention is not None:
+            message = f"the Delta table forgets what a sink has committed: its property {_EXPIRY} is {retention!r}"
+            hint = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_EXPIRY}'): without it nothing is forgotten"
+            raise SinkError(message, hint=hint, **self._access.place)
 
     def claim_of(self, origin: str) -> int:
         return int(self._table.transaction_version(_sink_app(origin)) or 0)

@@ -7,6 +7,7 @@ were dropped or changed), differential (changes by key against a dictionary).
 from __future__ import annotations
 
 import itertools
+import json
 import random
 
 import pyarrow as pa
@@ -157,6 +158,34 @@ def test_files_that_are_gone_are_a_loss(tables):
     view.delete_output(whole.committables[0]["name"], "")
     with pytest.raises(PossibleLossError, match="gone"):
         first.commit(whole)
+
+
+def without_properties(tables):
+    """As ALTER TABLE ... UNSET TBLPROPERTIES does, which the library does not have."""
+    log = tables.directory / "numbers" / "_delta_log"
+    actions = [json.loads(line) for file in sorted(log.glob("*.json")) for line in file.read_text().splitlines()]
+    last = [action["metaData"] for action in actions if "metaData" in action][-1]
+    changed = json.dumps({"metaData": {**last, "configuration": {}}})
+    (log / f"{tables.version() + 1:020}.json").write_text(changed)
+
+
+def test_a_delta_table_that_forgets_is_refused(tmp_path):
+    """At the start; and when it is told to while the job runs: what is prepared waits, and is committed once."""
+    tables, expiry = DeltaTables(tmp_path), "delta.setTransactionRetentionDuration"
+    tables.make(NUMBERS)
+    whole = prepared(tables, [1, 2])
+    first, _ = two_committers(tables)
+    tables.table().alter.set_table_properties({expiry: "interval 30 days"})
+    with pytest.raises(SinkError, match="forgets what a sink has committed"):
+        first.commit(whole)
+    with pytest.raises(SinkError, match="forgets what a sink has committed") as caught:
+        LakeCommitter(tables.access(), ()).open(context("1.1"))
+    assert caught.value.context["table"] == tables.access().uri
+    assert tables.rows().num_rows == 0
+    without_properties(tables)
+    first.commit(whole)
+    first.commit(whole)
+    assert sorted(tables.rows().column("n").to_pylist()) == [1, 2]
 
 
 def test_columns_may_come_under_a_running_sink(tables):
