@@ -75,6 +75,7 @@ class PulsarServer:
             "managedLedgerDefaultWriteQuorum": 1,
             "managedLedgerDefaultAckQuorum": 1,
             "managedLedgerCacheSizeMB": 16,
+            "maxMessageSize": 1 << 18,
             "defaultNumberOfNamespaceBundles": 1,
             "loadBalancerEnabled": "false",
             "topicLevelPoliciesEnabled": "false",

@@ -4,7 +4,11 @@ Invariant: a partition's position is the id of the last message that was given, 
 
 Pulsar does not say when what a reader asks for was deleted: it goes on with what is left. So a reader asks for the
 message that it has given last, and if another one comes, what lay between may be lost. With a *subscription* Pulsar
-deletes nothing that is not acknowledged in it; what lies before the last message of a complete checkpoint is.
+deletes nothing that is not acknowledged in it; what lies before the last message of a complete checkpoint is, but for
+its own batch: Pulsar keeps or deletes entries, and a batch is one.
+
+A message in *chunks* is several entries, between which others may lie. The client drops one whose first chunk lies
+before the place where reading begins, without a word; so such messages are refused.
 
 Source: Pulsar's "Reader interface", "Message retention and expiry"; Flink's ``PulsarPartitionSplitReader``.
 """
@@ -51,6 +55,9 @@ RECEIVE_AHEAD = 200
 
 CLOSE_TIMEOUT_S = 2.0
 
+CHUNKS = ";"
+"""Stands between the ids of the first and the last chunk, in the text that the client makes of a message's id."""
+
 Id = tuple[int, int, int]
 """Ledger, entry and number in a batch, which is -1 for a message that is alone; ordered as the messages are."""
 
@@ -59,6 +66,22 @@ def id_of(message: Any) -> Id:
     """Return a message's id, without its partition."""
     found = message.message_id()
     return found.ledger_id(), found.entry_id(), found.batch_index()
+
+
+def refuse_chunks(topic: str, message: Any) -> None:
+    """See that a message is in one piece.
+
+    Raises:
+        SourceError: If not.
+    """
+    if CHUNKS in str(message.message_id()):
+        raise in_chunks(topic, f"message {_text(id_of(message))} is")
+
+
+def in_chunks(topic: str, what: str) -> SourceError:
+    """The error for a message in chunks, which begins with what that is."""
+    message = f"{topic} cannot be read: {what} in chunks, and a job could not go on between them after a failure"
+    return SourceError(message, hint="have its producer send whole messages (chunking_enabled=False)", split=topic)
 
 
 def _text(message_id: Id) -> str:
@@ -80,7 +103,12 @@ class Message:
 
     @classmethod
     def of(cls, topic: str, message: Any) -> Message:
-        """Take over what the client has received."""
+        """Take over what the client has received.
+
+        Raises:
+            SourceError: If it came in chunks.
+        """
+        refuse_chunks(topic, message)
         return cls(
             topic, id_of(message), message.partition_key(), message.data(), message.has_null_value(),
             message.publish_timestamp(), message.event_timestamp(), message.producer_name(),
@@ -94,7 +122,7 @@ class Message:
 
 METADATA: Metadata = {
     "topic": (pa.string(), lambda message: message.topic),
-    "key": (pa.string(), lambda message: message.key),
+    "key": (pa.string(), lambda message: message.key or None),  # the client has an empty one where there is none
     "message_id": (pa.string(), lambda message: _text(message.id)),
     "publish_time": (pa.timestamp("ms", "UTC"), lambda message: message.publish_ms),
     "event_time": (pa.timestamp("ms", "UTC"), lambda message: message.event_ms or None),
@@ -108,7 +136,7 @@ class _Reading:
 
     Attributes:
         last: The id of the last message; None as long as there is none.
-        before: The id of the message before that, if it was read here.
+        before: The id of the last message before that one's entry, if it was read here.
         since_ms: Where to begin without a last message: messages that were published before are passed over.
         end: The id of the last message that is read; None for no end.
         is_sure: Whether the last message has been met since the connection was made.
@@ -123,7 +151,9 @@ class _Reading:
 
     def move(self, message_id: Id) -> None:
         """Another message has been read."""
-        self.before, self.last = self.last, message_id
+        if self.last is not None and self.last[:2] != message_id[:2]:
+            self.before = self.last
+        self.last = message_id
 
     @property
     def is_at_end(self) -> bool:
@@ -212,9 +242,6 @@ class _Fetcher(ClientThread):
             self._require_connected()
             self.pause(POLL_MS / 1_000)
 
-    def while_waiting(self) -> None:
-        """Nothing: the client answers the server by itself."""
-
     def _release(self) -> None:
         assert self._connection is not None
         while self._done:
@@ -239,10 +266,10 @@ class _Fetcher(ClientThread):
         while not is_last and len(messages) < MESSAGES_AT_ONCE and num_bytes < BYTES_AT_ONCE:
             message = self._next(reading)
             if message is None:
+                self._require_rest(reading)
                 break
             if reading.end is not None and message.id > reading.end:
-                is_last = True
-                break
+                raise _lost_end(reading)
             reading.move(message.id)
             messages.append(message)
             num_bytes += len(message.data)
@@ -274,9 +301,25 @@ class _Fetcher(ClientThread):
             else:
                 return message
 
+    def _require_rest(self, reading: _Reading) -> None:
+        """See that the last message that is to be read can still come, where nothing comes now."""
+        assert self._connection is not None
+        if reading.end is None or self._connection.readers[reading.topic].has_message_available():
+            return
+        raise _lost_end(reading)
+
     def _failed(self, error: Exception) -> SourceError:
         message = f"topics of Pulsar cannot be read: {told(error)}"
         return (SourceError if will_not_pass(error) else AwayError)(message)
+
+
+def _lost_end(reading: _Reading) -> SourceError:
+    assert reading.end is not None
+    message = (
+        f"{reading.topic} cannot be read to its end: message {_text(reading.end)}, the last one when the job began, was"
+        " deleted, and others before it may be gone, too"
+    )
+    return SourceError(message, hint="a subscription or a longer retention keeps them", split=reading.topic)
 
 
 def _lost(reading: _Reading, found: Id) -> SourceError:
@@ -345,7 +388,7 @@ class PulsarReader(SourceReader):
         if len(messages) < len(fetched.messages):
             self._context.metrics.count("num_tombstones", len(fetched.messages) - len(messages))
         batch = self._decoder.decode(self._context, topic, messages, lambda message: message.time_ms)
-        for message in fetched.messages[-2:]:
+        for message in fetched.messages:
             reading.move(message.id)
         if len(batch):
             found.append(Polled(topic, batch))

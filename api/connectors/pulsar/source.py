@@ -22,11 +22,14 @@ from headrace.state.values.durations import parse_duration_ms
 from ...formats.messages import MessageFormat
 from ..messages.decoding import MessageDecoder, OnError
 from .client import Client, pulsar, told
-from .reader import METADATA, Id, Message, PulsarReader, id_of
+from .reader import METADATA, Id, Message, PulsarReader, id_of, in_chunks
 
 __all__ = ["PulsarSource"]
 
 READ_TIMEOUT_MS = 10_000
+
+MOST_DIGITS = 15
+"""Of milliseconds since the epoch: the year 33,658."""
 
 
 class PulsarSource:
@@ -56,7 +59,7 @@ class PulsarSource:
         options: More settings of ``pulsar.Client``, as those of TLS.
 
     Guarantees: exactly once, as far as Pulsar keeps what was not read yet. Messages without a value (tombstones) are
-        passed over, and counted as ``num_tombstones``.
+        passed over, and counted as ``num_tombstones``. Messages in chunks are refused.
 
     Raises:
         ConfigurationError: If an argument has an illegal value.
@@ -78,16 +81,12 @@ class PulsarSource:
         token: str | None = None,
         options: Mapping[str, Any] = {},
     ) -> None:
-        names = (topics,) if isinstance(topics, str) else tuple(topics)
-        if not names or not all(names) or len(set(names)) < len(names):
-            message = f"a source reads topics, each once; got {topics!r}"
-            raise ConfigurationError(message)
-        if subscription == "":
-            message = "subscription must not be empty"
+        if subscription is not None and (not isinstance(subscription, str) or not subscription):
+            message = f"subscription is a name; got {subscription!r}"
             raise ConfigurationError(message)
         interval_ms = None if discovery_interval is None or bounded else parse_duration_ms(discovery_interval)
         self.is_bounded = bounded
-        self._scan = _Scan(names, start == "latest", _since_ms(start), bounded, interval_ms)
+        self._scan = _Scan(_names_of(topics), start == "latest", _since_ms(start), bounded, interval_ms)
         self._client = Client(service_url, token, dict(options))
         self._patience_s = parse_duration_ms(patience) / 1_000
         self._subscription = subscription
@@ -113,6 +112,24 @@ class PulsarSource:
         return PulsarReader(self._client, self._decoder, self._patience_s, self._subscription)
 
 
+def _names_of(topics: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of topics.
+
+    Raises:
+        ConfigurationError: If they are none, or name a topic that keeps nothing.
+    """
+    names = (topics,) if isinstance(topics, str) else tuple(topics) if isinstance(topics, Sequence) else ()
+    is_right = all(isinstance(name, str) and name for name in names)
+    if not names or not is_right or len(set(names)) < len(names):
+        message = f"a source reads topics, each once; got {topics!r}"
+        raise ConfigurationError(message)
+    for name in names:
+        if name.startswith("non-persistent:"):
+            message = f"a topic that keeps nothing cannot be read exactly once; got {name!r}"
+            raise ConfigurationError(message, hint=f"persistent:{name.removeprefix('non-persistent:')}")
+    return names
+
+
 def _since_ms(start: str) -> int:
     """When messages must have been published, epoch milliseconds; 0 for whenever.
 
@@ -120,7 +137,7 @@ def _since_ms(start: str) -> int:
         ConfigurationError: If that is no beginning.
     """
     text = start.removeprefix("timestamp:") if isinstance(start, str) else ""
-    if text != start and text.isdecimal():
+    if text != start and text.isdecimal() and len(text) <= MOST_DIGITS:
         return int(text)
     if start not in ("earliest", "latest"):
         message = f"start must be earliest, latest, or timestamp: and epoch milliseconds; got {start!r}"
@@ -162,9 +179,9 @@ class _Partitions:
             client.close()
         splits = []
         for name in fresh:
-            end = ends[name]
-            if scan.is_bounded and end is None:
-                continue  # it is empty
+            end, end_ms = ends[name] or (None, 0)
+            if scan.is_bounded and (end is None or end_ms < scan.since_ms):
+                continue  # there is nothing to read
             position = {
                 "last": list(end) if end and scan.is_latest else None,
                 "since_ms": scan.since_ms if is_first else 0,
@@ -186,20 +203,23 @@ class _Partitions:
         return list(found)
 
     @staticmethod
-    def _last_of(client: Any, partition: str) -> Id | None:
-        """The id of the last message; None for an empty partition."""
+    def _last_of(client: Any, partition: str) -> tuple[Id, int] | None:
+        """The id of the last message, and when it was published, epoch milliseconds; None for an empty partition."""
         library = pulsar()
         try:
             reader = client.create_reader(partition, library.MessageId.latest, start_message_id_inclusive=True)
             if not reader.has_message_available():
                 return None
-            last = id_of(reader.read_next(READ_TIMEOUT_MS))
+            message = reader.read_next(READ_TIMEOUT_MS)
+            last, last_ms = id_of(message), message.publish_timestamp()
             while reader.has_message_available():  # the rest of a batch
                 found = id_of(reader.read_next(READ_TIMEOUT_MS))
                 if found[:2] != last[:2]:
                     break  # it has come since
                 last = found
+        except library.Timeout as error:  # the client makes nothing of a last chunk
+            raise in_chunks(partition, "its last message does not come: it may be") from error
         except library.PulsarException as error:
             message = f"{partition} of Pulsar cannot be looked at: {told(error)}"
             raise SourceError(message, topic=partition) from error
-        return last
+        return last, last_ms

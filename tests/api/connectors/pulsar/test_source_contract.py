@@ -12,14 +12,16 @@ from headrace.connectors.pulsar import JsonMessages, PulsarSource
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
 
 
-def subject_of(server, *, stops):
+def subject_of(server, *, stops, **arguments):
     topic = server.new_topic(3)
 
     def put(part, numbers):
         server.send(f"{topic}-partition-{part}", [json.dumps({"n": number}) for number in numbers])
 
     def source(**options):
-        return PulsarSource(server.url, topic, value=JsonMessages({"n": "int64"}), bounded=stops, **options)
+        return PulsarSource(
+            server.url, topic, value=JsonMessages({"n": "int64"}), bounded=stops, **arguments, **options
+        )
 
     return SourceSubject(
         source(), number=lambda row: row["n"], put=put, num_parts=3, grows=not stops, reads_side_by_side=True,
@@ -40,14 +42,4 @@ def test_topics_of_pulsar(check, stops, pulsar_server):  # noqa: F811
 
 @pytest.mark.parametrize("check", [one for one in SOURCE_CONTRACT if "checkpoint" in one.__name__])
 def test_a_subscription_keeps_what_a_job_goes_on_from(check, pulsar_server):  # noqa: F811
-    subject = subject_of(pulsar_server, stops=False)
-    topic = pulsar_server.new_topic(3)
-
-    def put(part, numbers):
-        pulsar_server.send(f"{topic}-partition-{part}", [json.dumps({"n": number}) for number in numbers])
-
-    subject.put = put
-    subject.source = PulsarSource(
-        pulsar_server.url, topic, value=JsonMessages({"n": "int64"}), subscription="guard", start="earliest"
-    )
-    check(subject)
+    check(subject_of(pulsar_server, stops=False, subscription="guard"))
