@@ -15,7 +15,6 @@ Source: KIP-98; Flink's ``KafkaCommitter``.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +32,7 @@ from headrace.state.checkpoints.manifest_schema import is_text
 
 from ...formats.prepared_rows import from_ipc
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
-from .ledger import PARTITION, Ledger, Numbers
+from .ledger import PARTITION, Ledger, Note
 from .partitions import settings_of
 from .serialization import NO_TIME, SCHEMA
 from .transactions import CommitSettings, failed, let_go, require_topic, transactional_producer
@@ -46,7 +45,7 @@ class _Taken:
     """An id that this process has taken over: who writes under it, and what is written."""
 
     producer: Any
-    written: Numbers
+    note: Note
 
 
 class KafkaCommitter(Committer):
@@ -79,9 +78,10 @@ class KafkaCommitter(Committer):
             self._ledger = Ledger(self._client, self._settings.commits_topic, timeout_s)
         self._ledger.open()
         self._release(self._own_id)
-        self._taken[self._own_id] = _Taken(self._take_over(self._own_id), Numbers())  # nobody has had it before
+        self._taken[self._own_id] = _Taken(self._take_over(self._own_id), Note())  # nobody has had it before
         require_topic(self._taken[self._own_id].producer, self._settings.topic, self._errors)
         self._require_sizes()
+        self._settings.require_no_newer(self._ledger, context)
 
     def _require_sizes(self) -> None:
         """A record that the topic refuses could never be committed. Who may not ask for its limit goes on without."""
@@ -113,28 +113,30 @@ class KafkaCommitter(Committer):
             CheckpointError: If it is not what a sink of Kafka prepares.
         """
         _check(committable, self._settings)
+        assert self._ledger is not None
+        if self._settings.begins_from_another(self._context.history):
+            self._settings.require_no_newer(self._ledger, self._context)
         transactional_id, number = committable["transaction"], committable["number"]
         taken = self._taken.get(transactional_id)
         if taken is None:
-            assert self._ledger is not None
             producer = self._take_over(transactional_id)
-            taken = self._taken[transactional_id] = _Taken(producer, Numbers())
+            taken = self._taken[transactional_id] = _Taken(producer, Note())
             try:
-                taken.written = self._ledger.numbers(transactional_id)
+                taken.note = self._ledger.note(transactional_id)
             except BaseException:
                 self._release(transactional_id)
                 raise
-        if number in taken.written:
+        if number in taken.note.written:
             return  # by an attempt that failed afterwards, or whose answer got lost
-        written = taken.written.with_number(number)
+        written = taken.note.with_commit(number, committable["checkpoint_id"], self._context.history)
         try:
             self._write(taken.producer, transactional_id, written, committable)
         except BaseException:
             self._release(transactional_id)  # what came of it the note will say
             raise
-        taken.written = written
+        taken.note = written
 
-    def _write(self, producer: Any, transactional_id: str, written: Numbers, committable: dict[str, Any]) -> None:
+    def _write(self, producer: Any, transactional_id: str, written: Note, committable: dict[str, Any]) -> None:
         library = kafka()
         what = {"checkpoint": committable["checkpoint_id"], "transaction": transactional_id}
         try:
@@ -142,8 +144,7 @@ class KafkaCommitter(Committer):
             for batches in from_ipc(committable["data"], committable["rows"], **what):
                 for batch in batches:
                     self._produce(producer, batch, what)
-            note = json.dumps({"written": written.to_json()}).encode()
-            producer.produce(self._settings.commits_topic, note, transactional_id.encode(), PARTITION)
+            producer.produce(self._settings.commits_topic, written.to_bytes(), transactional_id.encode(), PARTITION)
             producer.commit_transaction(self._settings.timeout_ms / 1_000)
         except library.KafkaException as error:
             code = error.args[0].code()

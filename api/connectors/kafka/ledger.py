@@ -5,6 +5,9 @@ the same transaction as their records, so both are there or neither. Whoever wan
 Kafka then ends what another process has open under it, and shuts that process out. After that the note does not change
 under his eyes, and what it says is true.
 
+A note also says to which checkpoint the newest of these belongs, in which run the sink began, and whose job wrote them:
+so a job that goes on from an older checkpoint or savepoint finds what is written behind it (`newer_output`).
+
 So an id is a lock, and its note what the lock guards. A subtask's attempt has an id of its own, used by the attempts
 after it for what a checkpoint holds of it. Ids are never given twice, and notes never deleted: each is some hundred
 bytes, and there is one for every subtask of every attempt that has committed anything.
@@ -12,9 +15,13 @@ bytes, and there is one for every subtask of every attempt that has committed an
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.engine.connectors.contract import SinkHistory
 from headrace.engine.errors import ConfigurationError, SinkError
 from headrace.state.credentials import masked
 from headrace.state.reading.stored_json import parse_json
@@ -22,7 +29,7 @@ from headrace.state.reading.stored_json import parse_json
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
 from .partitions import end_of, settings_of
 
-__all__ = ["Ledger", "Numbers"]
+__all__ = ["Ledger", "Note", "Numbers", "newer_output"]
 
 PARTITION = 0
 MAX_NOTE_BYTES = 1 << 20
@@ -56,6 +63,57 @@ class Numbers:
         return self._runs
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is written of the things prepared under one id.
+
+    Attributes:
+        written: Their numbers.
+        checkpoint: The newest checkpoint that these belong to, by the count of the job that prepared them; -1 in notes
+            that do not say so.
+        origin: The run with which the sink began; empty in notes that do not say so.
+        by: The owner, one job's sink, that wrote last.
+    """
+
+    written: Numbers = field(default_factory=Numbers)
+    checkpoint: int = -1
+    origin: str = ""
+    by: str = ""
+
+    def with_commit(self, number: int, checkpoint_id: int, history: SinkHistory) -> Note:
+        """Return the note behind a commit."""
+        newest = max(checkpoint_id, self.checkpoint)
+        return Note(self.written.with_number(number), newest, history.origin, history.owner)
+
+    def to_bytes(self) -> bytes:
+        """Return it as it is kept."""
+        said = {"checkpoint": self.checkpoint, "origin": self.origin, "by": self.by}
+        return json.dumps({"written": self.written.to_json(), **said}).encode()
+
+
+def newer_output(notes: Mapping[str, Note], prefix: str, history: SinkHistory) -> dict[str, int]:
+    """Return what is written behind the restored checkpoint: the newest checkpoint of it, by owner.
+
+    Of a job that has gone on from a checkpoint of this one nothing is said when this one restarts, but for what that
+    job wrote of this one's own: it was the later, and has been told.
+
+    Args:
+        notes: By transactional id.
+        prefix: What the ids of this sink begin with.
+        history: What the restored checkpoint accounts for.
+    """
+    newer: dict[str, int] = {}
+    begins = history.owner not in history.prepared
+    for transactional_id, note in notes.items():
+        if note.origin != history.origin or not transactional_id.startswith(f"{prefix}-"):
+            continue
+        owner = transactional_id[len(prefix) + 1 :].partition("-")[0]
+        concerns = note.by != owner if owner == history.owner else begins or owner in history.prepared
+        if concerns and not history.accounts_for(owner, note.checkpoint):
+            newer[owner] = max(note.checkpoint, newer.get(owner, -1))
+    return newer
+
+
 class Ledger:
     """Reads notes. Blocks; for one thread.
 
@@ -75,7 +133,7 @@ class Ledger:
         # Made with the first question; reads on from there.
         self._consumer: Any = None
         self._position = 0
-        self._notes: dict[str, Numbers] = {}
+        self._notes: dict[str, Note] = {}
 
     def open(self) -> None:
         """Make the topic, if it is not there.
@@ -123,11 +181,19 @@ class Ledger:
             )
             raise ConfigurationError(message, hint="set cleanup.policy=compact, or name another commits_topic")
 
-    def numbers(self, transactional_id: str) -> Numbers:
+    def note(self, transactional_id: str) -> Note:
         """Return what is written of an id that this process has taken over.
 
         Raises:
             SinkError: If the notes cannot be read to their end.
+        """
+        return self.notes().get(transactional_id, Note())
+
+    def notes(self) -> Mapping[str, Note]:
+        """Return all notes, by transactional id.
+
+        Raises:
+            SinkError: If they cannot be read to their end.
         """
         library = kafka()
         try:
@@ -136,7 +202,7 @@ class Ledger:
         except library.KafkaException as error:
             what = "notes cannot be read"
             raise self._failed(what, error) from error
-        return self._notes.get(transactional_id, Numbers())
+        return self._notes
 
     def _read_to(self, end: int) -> None:
         library = kafka()
@@ -170,17 +236,20 @@ class Ledger:
         elif not error.retriable():
             raise library.KafkaException(error)
 
-    def _parsed(self, value: bytes, offset: int) -> Numbers:
+    def _parsed(self, value: bytes, offset: int) -> Note:
         """What a note says; anybody may have written it who may write into the topic."""
         try:
-            runs = parse_json(value, max_bytes=MAX_NOTE_BYTES, max_depth=4)["written"]
+            stored = parse_json(value, max_bytes=MAX_NOTE_BYTES, max_depth=4)
+            runs = stored["written"]
+            checkpoint, origin, by = stored.get("checkpoint", -1), stored.get("origin", ""), stored.get("by", "")
             is_right = all(type(first) is int and type(last) is int and 0 <= first <= last for first, last in runs)
-        except (ValueError, TypeError, KeyError):
+            is_right = is_right and type(checkpoint) is int and type(origin) is type(by) is str
+        except (ValueError, TypeError, KeyError, AttributeError):
             is_right = False
         if not is_right:
             message = f"offset {offset} of topic {self._topic!r} holds no note of a commit"
             raise SinkError(message, hint="the topic is for these notes alone")
-        return Numbers([[first, last] for first, last in runs])
+        return Note(Numbers([[first, last] for first, last in runs]), checkpoint, origin, by)
 
     def _failed(self, what: str, error: Any) -> SinkError:
         message = f"commits are noted in topic {self._topic!r}, and {what}: {masked(str(error))}"

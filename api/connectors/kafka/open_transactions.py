@@ -23,7 +23,6 @@ Source: Flink's ``ExactlyOnceKafkaWriter``, ``KafkaCommitter``, ``TransactionAbo
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from typing import Any
 
@@ -40,7 +39,7 @@ from headrace.state.credentials import masked
 
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, cause_of, client_failures, kafka
 from .coordinator import TransactionGoneError, TransactionMark
-from .ledger import PARTITION, Ledger, Numbers
+from .ledger import PARTITION, Ledger, Note
 from .serialization import KafkaRecords
 from .transactions import CommitSettings, let_go, require_topic, transactional_producer
 from .writers import ProducingWriter
@@ -151,7 +150,7 @@ class TransactionCommitter(Committer):
         # Of notes; made with the first.
         self._notes: Any = None
         # What is noted, by series, of those that were looked at.
-        self._noted: dict[str, Numbers] = {}
+        self._noted: dict[str, Note] = {}
 
     def open(self, context: CommitterContext) -> None:
         """See that there is a topic for notes, and that the broker allows such transactions.
@@ -166,7 +165,7 @@ class TransactionCommitter(Committer):
         if self._ledger is None:
             self._ledger = Ledger(self._client, self._settings.commits_topic, REQUEST_TIMEOUT_S)
         self._ledger.open()
-        self._noted = {self._series: Numbers()}  # nobody has had it before
+        self._noted = {self._series: Note()}  # nobody has had it before
         # Under the id of the first transaction, which its writer takes over.
         first_id = _id_of(self._series, 0, _restored(context))
         producer = transactional_producer(self._client, self._settings, first_id, self._errors)
@@ -174,6 +173,7 @@ class TransactionCommitter(Committer):
             require_topic(producer, self._settings.topic, self._errors)
         finally:
             let_go(producer)
+        self._settings.require_no_newer(self._ledger, context)
         self._abort_earlier(behind=_restored(context))
 
     def commit(self, committable: Any) -> None:
@@ -186,8 +186,12 @@ class TransactionCommitter(Committer):
             CheckpointMismatchError: If it is not what a sink of Kafka prepares in this way.
         """
         _check(committable, self._settings)
+        assert self._ledger is not None
+        if self._settings.begins_from_another(self._context.history):
+            self._settings.require_no_newer(self._ledger, self._context)
         series, number = committable["series"], committable["number"]
-        if number in self._numbers(series):
+        noted = self._note_of(series)
+        if number in noted.written:
             return
         transactional_id = _id_of(series, number, committable["behind"])
         mark = TransactionMark(transactional_id, committable["producer_id"], committable["epoch"])
@@ -203,23 +207,23 @@ class TransactionCommitter(Committer):
                 " staging='checkpoint' depends on no time"
             )
             raise PossibleLossError(message, topic=self._settings.topic, hint=hint) from error
-        self._note(series, self._numbers(series).with_number(number))
+        self._write(series, noted.with_commit(number, committable["checkpoint_id"], self._context.history))
 
-    def _numbers(self, series: str) -> Numbers:
+    def _note_of(self, series: str) -> Note:
         found = self._noted.get(series)
         if found is None:
             assert self._ledger is not None
-            found = self._noted[series] = self._ledger.numbers(series)
+            found = self._noted[series] = self._ledger.note(series)
         return found
 
-    def _note(self, series: str, written: Numbers) -> None:
+    def _write(self, series: str, note: Note) -> None:
         failures: list[Any] = []
         try:
             if self._notes is None:
                 self._notes = self._client.producer(self._errors)
             self._notes.produce(
                 self._settings.commits_topic,
-                json.dumps({"written": written.to_json()}).encode(),
+                note.to_bytes(),
                 series.encode(),
                 PARTITION,
                 on_delivery=lambda error, _message: failures.append(error) if error is not None else None,
@@ -233,7 +237,7 @@ class TransactionCommitter(Committer):
             reason = masked(str(failures[0])) if failures else self._errors.last
             message = f"it cannot be noted what is committed: {reason}"
             raise SinkError(message, topic=self._settings.commits_topic)
-        self._noted[series] = written
+        self._noted[series] = note
 
     def abort_leftovers(self) -> None:
         self._abort_earlier(behind=0)

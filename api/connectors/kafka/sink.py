@@ -84,6 +84,7 @@ class KafkaSink:
         commits_topic: str = "headrace-commits",
         staging: Literal["checkpoint", "transaction"] = "checkpoint",
         transaction_timeout: int | str | None = None,
+        on_newer_output: Literal["error", "keep"] = "error",
         properties: Mapping[str, Any] = {},
     ) -> KafkaSink:
         """Write every record exactly once, for readers of committed records.
@@ -105,6 +106,8 @@ class KafkaSink:
             transaction_timeout: How long a transaction may be open: milliseconds or text; None is a minute for records
                 in the checkpoint, which are written at once, else 15 minutes. The broker has a limit
                 (``transaction.max.timeout.ms``, 15 minutes by default), and the job does not start above it.
+            on_newer_output: What happens if this sink has written behind the checkpoint that is restored, which is not
+                the newest then: going on writes those records again. ``error`` refuses to run; ``keep`` goes on.
             properties: See the class.
 
         Guarantees: exactly once with checkpoints; without them, the records appear when the job ends.
@@ -126,7 +129,11 @@ class KafkaSink:
         if timeout_ms < 1_000:
             message = f"transaction_timeout must be a second at least; got {timeout_ms} ms"
             raise ConfigurationError(message)
-        settings = CommitSettings(topic, transactional_id_prefix, commits_topic, timeout_ms)
+        if on_newer_output not in ("error", "keep"):
+            message = f"on_newer_output is 'error' or 'keep'; got {on_newer_output!r}"
+            raise ConfigurationError(message)
+        keeps_newer = on_newer_output == "keep"
+        settings = CommitSettings(topic, transactional_id_prefix, commits_topic, timeout_ms, keeps_newer)
         if staging == "transaction":
             require_known_security(properties)
             return _OpenTransactionsSink(client, settings, records)

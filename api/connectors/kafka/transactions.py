@@ -9,11 +9,12 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.engine.connectors.contract import CommitterContext, WriterContext
-from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SinkError
+from headrace.engine.connectors.contract import CommitterContext, SinkHistory, WriterContext
+from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, NewerOutputError, SinkError
 from headrace.state.credentials import masked
 
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, client_failures, kafka
+from .ledger import Ledger, newer_output
 
 __all__ = ["CommitSettings", "failed", "let_go", "require_topic", "transactional_producer"]
 
@@ -27,16 +28,48 @@ class CommitSettings:
         prefix: Of transactional ids.
         commits_topic: Where it is noted what is written.
         timeout_ms: How long a transaction may stay open.
+        keeps_newer: Whether to go on from a checkpoint behind which records are written already.
     """
 
     topic: str
     prefix: str
     commits_topic: str
     timeout_ms: int
+    keeps_newer: bool = False
 
     def transactional_id(self, context: WriterContext | CommitterContext) -> str:
         """Return the id under which a subtask's attempt prepares."""
         return f"{self.prefix}-{context.history.owner}-{context.attempt}-{context.subtask}"
+
+    def require_no_newer(self, ledger: Ledger, context: CommitterContext) -> None:
+        """See that nothing is written behind the restored checkpoint, which this job would write again.
+
+        Raises:
+            NewerOutputError: If there is.
+        """
+        history = context.history
+        if not history.prepared:
+            return
+        newer = newer_output(ledger.notes(), self.prefix, history)
+        if not newer:
+            return
+        if self.keeps_newer or context.newer_output == "repeat":
+            for owner, checkpoint_id in newer.items():
+                history.accept(owner, checkpoint_id)
+            return
+        strangers = [owner for owner in newer if owner not in (history.owner, *history.prepared)]
+        point, last = max(history.prepared.values()), max(newer.values())
+        message = (
+            f"the job goes on from checkpoint {point}, and topic {self.topic!r} has records up to checkpoint {last} of"
+            f" {'another job that went on from there' if strangers else 'the job before'}: they would be written again"
+        )
+        hint = "restore the newest checkpoint, end the other job, or say on_newer_output='keep' and have them twice"
+        raise NewerOutputError(message, hint=hint, topic=self.topic, operator=context.operator_name)
+
+    @staticmethod
+    def begins_from_another(history: SinkHistory) -> bool:
+        """Whether the sink goes on from what another job has prepared, which may be running still."""
+        return any(owner != history.owner for owner in history.prepared)
 
     def require_own(self, topic: str, transaction: str) -> None:
         """See that what a checkpoint holds goes where this sink writes.

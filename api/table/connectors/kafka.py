@@ -41,11 +41,13 @@ class _Delivery:
         prefix: None for at least once.
         staging: Where rows wait for their checkpoint; see `KafkaSink.exactly_once`.
         timeout_ms: How long a transaction may be open; None for the default.
+        on_newer: What happens if rows are written behind the checkpoint that is restored.
     """
 
     prefix: str | None
     staging: Literal["checkpoint", "transaction"]
     timeout_ms: int | None
+    on_newer: Literal["error", "keep"]
 
     @classmethod
     def of(cls, options: Options) -> _Delivery:
@@ -56,17 +58,19 @@ class _Delivery:
             raise ConfigurationError(message)
         staging = options.choice("sink.staging", ("checkpoint", "transaction"), "checkpoint")
         timeout_ms = options.take("properties.transaction.timeout.ms", int)
-        if prefix is None and (staging == "transaction" or timeout_ms is not None):
+        keeps_newer = options.choice("sink.on-newer-output", ("error", "keep"), "error") == "keep"
+        if prefix is None and (staging == "transaction" or timeout_ms is not None or keeps_newer):
             message = "there are transactions with 'sink.delivery-guarantee' = 'exactly-once' only"
             raise ConfigurationError(message)
-        return cls(prefix, "transaction" if staging == "transaction" else "checkpoint", timeout_ms)
+        on_newer: Literal["error", "keep"] = "keep" if keeps_newer else "error"
+        return cls(prefix, "transaction" if staging == "transaction" else "checkpoint", timeout_ms, on_newer)
 
     def sink(self, servers: str, topic: str, **arguments: Any) -> KafkaSink:
         if self.prefix is None:
             return KafkaSink.at_least_once(servers, topic, **arguments)
         return KafkaSink.exactly_once(
             servers, topic, transactional_id_prefix=self.prefix, staging=self.staging,
-            transaction_timeout=self.timeout_ms, **arguments,
+            transaction_timeout=self.timeout_ms, on_newer_output=self.on_newer, **arguments,
         )  # fmt: skip
 
 
@@ -103,7 +107,7 @@ class KafkaTable(_Topics):
     ``key.fields``, ``scan.startup.*``, ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``,
     ``json.ignore-parse-errors``, ``csv.ignore-parse-errors``, ``debezium-json.ignore-parse-errors``,
     ``debezium-json.schema-include``, ``csv.field-delimiter``, ``sink.delivery-guarantee``,
-    ``sink.transactional-id-prefix``, ``sink.staging``.
+    ``sink.transactional-id-prefix``, ``sink.staging``, ``sink.on-newer-output``.
     """
 
     name = "kafka"
@@ -181,7 +185,7 @@ class UpsertKafkaTable(_Topics):
 
     Options: ``topic``, ``properties.*``, ``value.format``, ``key.format`` (of one column: raw; json),
     ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``, ``sink.delivery-guarantee``,
-    ``sink.transactional-id-prefix``, ``sink.staging``.
+    ``sink.transactional-id-prefix``, ``sink.staging``, ``sink.on-newer-output``.
     """
 
     name = "upsert-kafka"

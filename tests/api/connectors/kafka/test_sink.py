@@ -25,7 +25,7 @@ from headrace.engine.errors import (
     PossibleLossError,
     SinkError,
 )
-from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
+from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject, notices_output_behind_its_checkpoint
 from headrace.testing.sink_harness import SinkTestHarness
 
 
@@ -33,7 +33,10 @@ from headrace.testing.sink_harness import SinkTestHarness
 @pytest.mark.parametrize("staging", ["checkpoint", "transaction"])
 @pytest.mark.parametrize(
     "check",
-    [campaign(check) if "anywhere" in check.__name__ else check for check in SINK_CONTRACT],
+    [
+        campaign(check) if "anywhere" in check.__name__ else check
+        for check in (*SINK_CONTRACT, notices_output_behind_its_checkpoint)
+    ],
     ids=lambda check: check.__name__,
 )
 def test_contract(check, staging, kafka_server):  # noqa: F811
