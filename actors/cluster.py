@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.engine.cluster.leadership import LeaderRefused
 from headrace.engine.cluster.standbys import HEAD, is_head
-from headrace.engine.errors import ClusterUnavailableError, InternalError, JobError
+from headrace.engine.errors import ClusterUnavailableError, InternalError, JobError, JobNotFoundError
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.kernel.config import JobSettings
 from headrace.engine.kernel.machine import Address
 from headrace.engine.protocol.messages import (
     CancelJob,
+    CancelReportedJob,
     FetchJobDetails,
     FetchReports,
     FindJobManager,
@@ -36,6 +37,7 @@ from headrace.engine.protocol.messages import (
     SubmitJob,
     WaitForJob,
 )
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import TaskManagerView
 from headrace.state.identifiers import JobId
 from headrace.state.reading.program_pickles import dump_program
@@ -75,6 +77,9 @@ STOP_CLIENT_TIMEOUT_MS = 5_000
 
 LEADER_PATIENCE_MS = 5_000
 """A leader of several that does not answer within this time may not be there any more: it is looked for again."""
+
+DATA_SET_RETRY_MS = 200
+"""Pause before it is asked again whether a data set has ended; its program reports every second."""
 
 RETRY_MS = 50
 """Pause before a job whose leader is gone is looked for again."""
@@ -246,6 +251,8 @@ class Cluster:
             leader = self._leaders.get(job_id)
             if leader is None:
                 found: JobManagerFound = self.ask_dispatcher(FindJobManager(job_id), max(PATIENCE_MS, timeout_ms))
+                if found.address is None and found.view.is_data_set and not JobStatus(found.view.state).is_terminal:
+                    return self._answer_of_data_set(request, found, deadline)
                 if found.address is None:
                     return _answer_from_archive(request, found)
                 leader = self._leaders[job_id] = found.address
@@ -258,6 +265,38 @@ class Cluster:
                 if deadline - self.system.elapsed_ms() <= 0:
                     raise
                 self.system.wait(RETRY_MS)
+
+    def _answer_of_data_set(self, request: Any, found: JobManagerFound, deadline: int) -> Any:
+        """Answer for a data set: its program runs it, and hears of requests when it reports next.
+
+        Raises:
+            AskTimedOutError: If it has been told to end and has not, by ``deadline``.
+            JobError: If the request means nothing for a data set.
+        """
+        view = found.view
+        if isinstance(request, CancelJob):
+            while not self._has_ended_data_set(view.job_id):
+                if self.system.elapsed_ms() >= deadline:
+                    message = f"the program of data set {view.name!r} is told to end it, and has not ended it yet"
+                    raise AskTimedOutError(message, job=view.job_id)
+                self.system.wait(DATA_SET_RETRY_MS)
+            return True
+        if isinstance(request, WaitForJob) and view.version <= request.seen_version:
+            self.system.wait(max(0, min(request.timeout_ms, deadline - self.system.elapsed_ms())))
+            newer: JobManagerFound = self.ask_dispatcher(FindJobManager(view.job_id))
+            return newer.view
+        if isinstance(request, (WaitForJob, FetchJobDetails, FetchReports)):
+            return _answer_from_archive(request, found)
+        message = f"job {view.name!r} is a data set, which its program runs: it can be canceled, and nothing else"
+        raise JobError(message, job=view.job_id)
+
+    def _has_ended_data_set(self, job_id: JobId) -> bool:
+        """Have a data set canceled; whether it has ended."""
+        try:
+            has_ended: bool = self.ask_dispatcher(CancelReportedJob(job_id))
+        except JobNotFoundError:  # a new leader knows of it with its program's next report
+            return False
+        return has_ended
 
     def ask_machine(self, address: Address, request: Any, timeout_ms: int) -> Any:
         """Ask one machine, wherever it is now: once.

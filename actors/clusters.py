@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -46,6 +47,7 @@ __all__ = [
     "cluster_named",
     "connect",
     "list_clusters",
+    "only_cluster_on_ray",
     "start_heads",
 ]
 
@@ -194,6 +196,20 @@ def list_clusters(address: str | None = None) -> list[Cluster]:
 
         ray.shutdown()
     return clusters
+
+
+def only_cluster_on_ray(name: str | None = None) -> Cluster | None:
+    """A connection to the Headrace cluster on the Ray that this process is connected to: of the name, or the only one.
+
+    None if there is none, or there are several and none was named, or this process is connected to no Ray.
+    """
+    is_connected = getattr(sys.modules.get("ray"), "is_initialized", None)  # it may be half imported
+    if is_connected is None or not is_connected():
+        return None
+    from .ray.system import clusters_on_ray
+
+    running = [one for one in clusters_on_ray() if name in (None, one)]
+    return _found_on_ray(running[0], None, opened=False) if len(running) == 1 else None
 
 
 def all_jobs(address: str | None = None) -> list[tuple[str, JobView]]:

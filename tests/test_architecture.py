@@ -138,6 +138,7 @@ MAY_IMPORT = {
 REACHES_ACTORS = {
     "api/stream/environment.py",
     "api/dataset/environment.py",
+    "api/dataset/reported_runs.py",
     "api/cli/main.py",
     "api/cli/applications.py",
     "api/cli/cluster.py",

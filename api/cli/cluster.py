@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import json
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
     from headrace.engine.protocol.views import JobView, TaskManagerView
 
-__all__ = ["add_cluster_commands", "add_high_availability_options", "high_availability_variables"]
+__all__ = ["add_cluster_commands", "add_high_availability_options", "high_availability_variables", "job_as_json"]
 
 SHOW_AFTER_S = 30.0
 """How long ``recover`` waits for the first jobs to run before it shows what there is."""
@@ -52,11 +54,13 @@ def add_cluster_commands(commands: Any) -> None:
 
     listing = actions.add_parser("list", help="clusters with their TaskManagers: slots, memory, disk, network")
     listing.add_argument("--address", metavar="ADDRESS", default="auto", help="Ray cluster (auto)")
+    listing.add_argument("--json", action="store_true", help="a list of objects")
     listing.set_defaults(function=_list)
 
     history = commands.add_parser("history", help="serve REST about the ended jobs of a cluster that may be gone")
     history.add_argument("--rest-port", metavar="PORTS", default="8082-8181", help="a port of the loopback, or a range")
     history.add_argument("directory", metavar="DIR", help="of the cluster: HA_DIR/CLUSTER_ID, a path or a URI")
+    history.add_argument("--json", action="store_true", help="an object with the jobs; serve nothing")
     history.set_defaults(function=_history)
 
     recover = commands.add_parser("recover", help="start a cluster that is gone again, with its jobs")
@@ -229,6 +233,10 @@ def _history(options: argparse.Namespace) -> int:
     place = lasting_place(options.directory, "DIR").rstrip("/")
     jobs = EndedJobs(JobStore.open(place), place.rpartition("/")[2])
     num_jobs = len(jobs.views())
+    if options.json:
+        ended = [job_as_json(jobs.name, view) for view in jobs.views().values()]
+        print(json.dumps({"cluster": jobs.name, "jobs": ended, "problems": jobs.problems}))
+        return 0
     tokens = fresh_tokens()
     server = RestServer(jobs, RestSettings(bind_port=options.rest_port), tokens)
     url = server.start()
@@ -250,6 +258,9 @@ def _list(options: argparse.Namespace) -> int:
     from headrace.actors.clusters import all_task_managers
 
     clusters = all_task_managers(options.address)
+    if options.json:
+        print(json.dumps([{"cluster": name, "taskmanagers": _as_json(views)} for name, views in clusters]))
+        return 0
     if not clusters:
         print("no clusters")
     for name, task_managers in clusters:
@@ -257,6 +268,29 @@ def _list(options: argparse.Namespace) -> int:
         for view in task_managers:
             print("\n".join(f"  {line}" for line in task_manager_lines(view)))
     return 0
+
+
+def job_as_json(cluster: str, view: JobView) -> dict[str, Any]:
+    """Return a job with the keys of REST.
+
+    Args:
+        cluster: The name of its cluster.
+        view: The job.
+    """
+    return {
+        "jid": view.job_id,
+        "name": view.name,
+        "state": view.state,
+        **({"job-type": "DATASET"} if view.is_data_set else {}),
+        "cluster": cluster,
+        "start-time": view.started_ms,
+        "end-time": -1 if view.ended_ms is None else view.ended_ms,
+        "restarts": view.num_restarts,
+    }
+
+
+def _as_json(views: list[TaskManagerView]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(view) for view in views]
 
 
 def task_manager_lines(view: TaskManagerView) -> list[str]:

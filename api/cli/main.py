@@ -22,7 +22,7 @@ from headrace import __version__
 from headrace.engine.errors import HeadraceError, JobNotFoundError
 
 from .applications import add_command as add_application_command
-from .cluster import add_cluster_commands
+from .cluster import add_cluster_commands, job_as_json
 from .dashboard import add_command as add_dashboard_command
 from .deploy import add_command as add_deploy_command
 from .job_logs import add_command as add_logs_command
@@ -299,29 +299,18 @@ def _list(options: argparse.Namespace) -> int:
 
     jobs = all_jobs(options.address)
     if options.json:
-        print(json.dumps([_job_as_json(cluster, view) for cluster, view in jobs]))
+        print(json.dumps([job_as_json(cluster, view) for cluster, view in jobs]))
         return 0
     if not jobs:
         print("no jobs")
         return 0
-    print(f"{'JOB':34} {'STATE':11} {'STARTED':20} {'RESTARTS':>8}  NAME")
+    print(f"{'JOB':34} {'STATE':11} {'STARTED':20} {'RESTARTS':>8}  {'KIND':8}  NAME")
     for _, view in jobs:
         started = datetime.fromtimestamp(view.started_ms / 1_000).astimezone()
-        print(f"{view.job_id:34} {view.state:11} {started:%Y-%m-%d %H:%M:%S}  {view.num_restarts:>8}  {view.name}")
+        kind = "data set" if view.is_data_set else "stream"
+        line = f"{view.job_id:34} {view.state:11} {started:%Y-%m-%d %H:%M:%S}  {view.num_restarts:>8}  {kind:8}"
+        print(f"{line}  {view.name}")
     return 0
-
-
-def _job_as_json(cluster: str, view: JobView) -> dict[str, Any]:
-    """A job, with the keys of REST."""
-    return {
-        "jid": view.job_id,
-        "name": view.name,
-        "state": view.state,
-        "cluster": cluster,
-        "start-time": view.started_ms,
-        "end-time": -1 if view.ended_ms is None else view.ended_ms,
-        "restarts": view.num_restarts,
-    }
 
 
 def _say(options: argparse.Namespace, text: str, **facts: Any) -> None:

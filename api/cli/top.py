@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -34,13 +35,16 @@ def add_command(commands: Any, whole_number: Callable[[str], int]) -> None:
     top = commands.add_parser("top", help="running jobs and their operators, live")
     add_rest_options(top)
     top.add_argument("--times", type=whole_number, metavar="N", default=0, help="end after so many looks (never)")
+    top.add_argument("--json", action="store_true", help="an object for each look, a line each, every five seconds")
     top.set_defaults(function=_top)
 
 
 def _top(options: argparse.Namespace) -> int:
     client = rest_client(options)
     with contextlib.suppress(KeyboardInterrupt):
-        if sys.stdout.isatty():
+        if options.json:
+            _print_objects(client, options.times)
+        elif sys.stdout.isatty():
             _show_table(client, options.times)
         else:
             _print_lines(client, options.times)
@@ -81,10 +85,12 @@ def _table(overview: dict[str, Any], jobs: list[dict[str, Any]]) -> RenderableTy
         table.add_column(name, justify="right", no_wrap=True)
     for job in jobs:
         table.add_row(f"[bold]{_plain(job['name'])}[/bold] {job['jid'][:8]}", "", job["state"], "", "", "", "")
-        for vertex in job["vertices"]:
+        for vertex in _shown(job):
             busy, waits = _shares(vertex)
             style = "red" if waits > 0.5 else "yellow" if busy > 0.8 else ""
             table.add_row(f"  {_plain(vertex['name'])}", *_cells(vertex), style=style)
+        if note := _note(job):
+            table.add_row(f"  {note}", *[""] * 6, style="dim")
     if not jobs:
         table.add_row("no job runs", "", "", "", "", "", "")
     return table
@@ -96,14 +102,45 @@ def _plain(text: str) -> str:
     return escape(text)
 
 
+def _shown(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The operators of a job; of a data set the stages that are not done."""
+    return [vertex for vertex in job["vertices"] if "stage" not in vertex or vertex["status"] != "FINISHED"]
+
+
+def _note(job: dict[str, Any]) -> str:
+    """What else there is to be said of a data set."""
+    if job.get("job-type") != "DATASET":
+        return ""
+    done = len(job["vertices"]) - len(_shown(job)) + job["stages-left-out"]
+    return f"data set: {done} of {len(job['vertices']) + job['stages-left-out']} stages done"
+
+
 def _shares(vertex: dict[str, Any]) -> tuple[float, float]:
-    return vertex["busy"], vertex["backpressured"]
+    """How busy it is and how long it waits; nothing as long as it has not reported, and of stages."""
+    return vertex.get("busy", 0.0), vertex.get("backpressured", 0.0)
 
 
 def _cells(vertex: dict[str, Any]) -> tuple[str, ...]:
+    tasks, state = str(vertex["parallelism"]), vertex["status"]
+    if "stage" in vertex:
+        rows = vertex["stage"]["rows"]
+        tasks = f"{vertex['stage']['tasks-done']}/{tasks}" if vertex["parallelism"] else ""
+        return tasks, vertex["stage"]["state"], "", "" if rows is None else f"{rows:,} rows", "", ""
+    if "busy" not in vertex:  # it was not deployed yet
+        return tasks, state, "", "", "", ""
     busy, waits = _shares(vertex)
     rates = (f"{vertex['read-records-per-second']:,.0f}", f"{vertex['write-records-per-second']:,.0f}")
-    return str(vertex["parallelism"]), vertex["status"], *rates, f"{busy:.0%}", f"{waits:.0%}"
+    return tasks, state, *rates, f"{busy:.0%}", f"{waits:.0%}"
+
+
+def _line(vertex: dict[str, Any]) -> str:
+    tasks, state, rate_in, out, busy, waits = _cells(vertex)
+    said = [f"{tasks} tasks {state}" if tasks else state]
+    if busy:
+        said += [f"{rate_in} in/s", f"{out} out/s", f"busy {busy}", f"waits {waits}"]
+    elif out:
+        said.append(out)
+    return f"  {vertex['name']}: {', '.join(said)}"
 
 
 def _print_lines(client: RestClient, times: int) -> None:
@@ -111,10 +148,13 @@ def _print_lines(client: RestClient, times: int) -> None:
         print(_headline(overview))
         for job in jobs:
             print(f"{job['jid']}  {job['state']}  {job['name']}")
-            for vertex in job["vertices"]:
-                tasks, state, rate_in, rate_out, busy, waits = _cells(vertex)
-                print(
-                    f"  {vertex['name']}: {tasks} tasks {state}, {rate_in} in/s, {rate_out} out/s, "
-                    f"busy {busy}, waits {waits}"
-                )
+            for vertex in _shown(job):
+                print(_line(vertex))
+            if note := _note(job):
+                print(f"  {note}")
         sys.stdout.flush()
+
+
+def _print_objects(client: RestClient, times: int) -> None:
+    for overview, jobs in _looks(client, times, LINES_S):
+        print(json.dumps({"overview": overview, "jobs": jobs}), flush=True)

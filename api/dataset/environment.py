@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -39,11 +39,18 @@ from headrace.state.files.filesystem import filesystem_for
 from ..arguments.checks import text, whole
 from ..arguments.places import absolute_place
 from ..jobs.shown_program import ProgramShown, is_only_shown
+from ..stream.environment_settings import rest_from_environment
 from .dataset import DataSet
 from .file_types import plain_schema
 from .output_folders import require_apart
+from .reported_runs import RunReports
 from .sources import DataSetSources
 from .types import declared_schema
+
+if TYPE_CHECKING:
+    from headrace.engine.kernel.rest_settings import RestSettings
+
+    from ..rest.client import RestClient
 
 __all__ = ["DataSetResult", "ExecutionEnvironment"]
 
@@ -92,10 +99,19 @@ class ExecutionEnvironment(DataSetSources):
         parallelism: Partitions of whatever does not say; None for the executor's default.
         optimize: Whether plans are optimised; without, they run as they were written.
         options: For the Spark executor.
+        cluster_name: Of the cluster that shows its runs.
+        rest: How REST about its runs is served out of this process; None: it is not.
     """
 
     def __init__(
-        self, executor: str | Executor, parallelism: int | None, *, optimize: bool = True, options: Mapping[str, Any]
+        self,
+        executor: str | Executor,
+        parallelism: int | None,
+        *,
+        optimize: bool = True,
+        options: Mapping[str, Any],
+        cluster_name: str | None = None,
+        rest: RestSettings | None = None,
     ) -> None:
         if isinstance(executor, str) and executor not in _EXECUTORS:
             message = f"executor must be one of {', '.join(_EXECUTORS)}; got {executor!r}"
@@ -113,6 +129,11 @@ class ExecutionEnvironment(DataSetSources):
         self._sinks: list[Node] = []
         self._cached_files: dict[str, str] = {}
         self._last: DataSetResult | None = None
+        outside = rest_from_environment() if rest is None else None
+        address = self._options.get("address") or os.environ.get("HEADRACE_ADDRESS") or None
+        self._reports = RunReports(
+            self._executor_name, address, cluster_name, rest or outside, says_where=outside is not None
+        )
 
     @staticmethod
     def get_execution_environment(
@@ -120,6 +141,8 @@ class ExecutionEnvironment(DataSetSources):
         parallelism: int | None = None,
         *,
         optimize: bool = True,
+        cluster_name: str | None = None,
+        rest: RestSettings | None = None,
         **options: Any,
     ) -> ExecutionEnvironment:
         """Make an environment.
@@ -131,6 +154,10 @@ class ExecutionEnvironment(DataSetSources):
             parallelism: How many partitions data sets have that do not say; None for what ``HEADRACE_PARALLELISM``
                 says, else for the executor's default.
             optimize: Whether plans are optimised before they run; off for tests of the optimiser.
+            cluster_name: Of a Headrace cluster on Ray that is to show its runs among its jobs; without it that is the
+                one that ``headrace run --target session`` names, or, with Spark, the only one on the same Ray.
+            rest: Serve REST, with the dashboard, out of this process about its runs; None for what
+                ``headrace run --rest-port`` says.
             **options: For the local executor ``memory_bytes``: how much the records of a job may take before they are
                 laid on disk; without it half of what is available. For the Spark executor the fields of
                 ``SparkSettings`` (`headrace.actors.spark.session`); the ``address`` of the Ray cluster is that of
@@ -150,7 +177,9 @@ class ExecutionEnvironment(DataSetSources):
             options["address"] = os.environ["HEADRACE_ADDRESS"]
         if parallelism is None:
             parallelism = _parallelism_from_outside()
-        return ExecutionEnvironment(chosen, parallelism, optimize=optimize, options=options)
+        return ExecutionEnvironment(
+            chosen, parallelism, optimize=optimize, options=options, cluster_name=cluster_name, rest=rest
+        )
 
     # --------------------------------------------------------------------------------------------------------- settings
 
@@ -305,16 +334,23 @@ class ExecutionEnvironment(DataSetSources):
             raise ProgramShown(plan, plan)
         executor = self._get_executor()
         started = monotonic()
-        with self._fetched_files() as cached:
+        with self._fetched_files() as cached, self._reports.tell(job_name, watch) as told:
             optimized = self._optimized(sinks)
+            if told is not None:
+                from headrace.engine.optimizer.explain import explain_text
+
+                watch, told.plan = told.watch, explain_text(optimized)
             result = executor.execute(optimized, parallelism=self._parallelism, cached_files=cached, watch=watch)
+            if told is not None:
+                told.accumulators = result.accumulators
         paths = tuple(value for value in (result.values[sink.id] for sink in sinks) if isinstance(value, list))
         runtime_ms = round((monotonic() - started) * 1_000)
         self._last = DataSetResult(job_name, runtime_ms, paths, result.statistics, result.accumulators)
-        for name, told in result.statistics.get("iterations", {}).items():
-            if told.get("is_converged") is False:
+        for name, iteration in result.statistics.get("iterations", {}).items():
+            if iteration.get("is_converged") is False:
+                supersteps = iteration["supersteps"]
                 _LOG.warning(
-                    "iteration %r was ended by its limit of %s supersteps before it was done", name, told["supersteps"]
+                    "iteration %r was ended by its limit of %s supersteps before it was done", name, supersteps
                 )
         return result
 
@@ -369,6 +405,18 @@ class ExecutionEnvironment(DataSetSources):
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.close()
+        self._reports.close()
+
+    def get_rest_client(self, *, read_only: bool = False) -> RestClient:
+        """Return a client of the REST server that tells of this environment's runs.
+
+        Args:
+            read_only: Whether it may look only.
+
+        Raises:
+            ConfigurationError: If there is none: see option ``rest``.
+        """
+        return self._reports.get_rest_client(read_only=read_only)
 
     def __enter__(self) -> ExecutionEnvironment:
         return self

@@ -11,9 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.errors import JobCanceledError
-from headrace.engine.plan.run_watch import RunWatch, StageView
+from headrace.engine.plan.run_watch import RunWatch
+from headrace.engine.protocol.views import StageView
 
 from ..jobs.live import LiveOutput, html_rows
+from .reported_runs import now_ms
 
 __all__ = ["DataSetRun", "live_output"]
 
@@ -28,7 +30,7 @@ class DataSetRun:
     """
 
     def __init__(self, compute: Callable[[RunWatch], pa.Table]) -> None:
-        self._watch = RunWatch()
+        self._watch = RunWatch(now_ms)
         self._table: pa.Table | None = None
         self._error: BaseException | None = None
         self._began = time.monotonic()

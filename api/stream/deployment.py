@@ -14,12 +14,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.errors import ConfigurationError, HeadraceError, ProgramError
 from headrace.state.identifiers import JobId
 
 from ..jobs.client import JobExecutionResult
+
+if TYPE_CHECKING:
+    from headrace.engine.kernel.rest_settings import RestSettings
+
+    from ..rest.client import RestClient
 
 __all__ = [
     "CLUSTER_VARIABLE",
@@ -28,6 +33,8 @@ __all__ = [
     "Deployment",
     "DeploymentTarget",
     "DetachedJobExecutionResult",
+    "rest_client_of",
+    "rest_lines",
 ]
 
 TARGET_VARIABLE = "HEADRACE_TARGET"
@@ -99,3 +106,34 @@ class DetachedJobExecutionResult(JobExecutionResult):
             raise AttributeError(name)
         message = f"job {self.job_name!r} was submitted detached: its {name} is not known here"
         raise ProgramError(message, hint=f"'headrace list' shows it, as {self.job_id}")
+
+
+class ServesRest(Protocol):
+    """The part of a cluster that is needed to find its REST."""
+
+    def rest_addresses(self) -> list[Any]:
+        """Where it is served, head by head, with tokens."""
+        ...
+
+
+def rest_client_of(cluster: ServesRest, settings: RestSettings, *, read_only: bool) -> RestClient:
+    """Return a client of the REST server of a cluster that this program has started.
+
+    Args:
+        cluster: The cluster.
+        settings: How it serves REST.
+        read_only: Whether the client may look only.
+    """
+    from ..rest.client import RestClient
+
+    address = cluster.rest_addresses()[0]
+    token = address.tokens.read if read_only else address.tokens.write
+    return RestClient(address.url, token, certificate_file=settings.certificate_file)
+
+
+def rest_lines(cluster: ServesRest) -> list[str]:
+    """Say where REST is served; tokens are in a file, for this may be a log."""
+    try:
+        return [f"dashboard and REST: {one.url} (token: {one.file})" for one in cluster.rest_addresses()]
+    except HeadraceError as error:
+        return [f"REST is not served: {error}"]

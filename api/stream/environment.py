@@ -56,7 +56,7 @@ from ..jobs.shown_program import ProgramShown, is_only_shown
 from .absent_names import absence_of
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
-from .deployment import Deployment, DetachedJobExecutionResult
+from .deployment import Deployment, DetachedJobExecutionResult, rest_client_of, rest_lines
 from .environment_settings import (
     REST_PORT_VARIABLE,
     EnvironmentSettings,
@@ -554,7 +554,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             self._is_connected = True
             atexit.register(self.close)
             if os.environ.get(REST_PORT_VARIABLE):
-                for line in self._rest_lines(self._cluster):
+                for line in rest_lines(self._cluster):
                     print(line, file=sys.stderr)  # noqa: T201
         return self._cluster
 
@@ -567,25 +567,10 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         Raises:
             ConfigurationError: If the cluster serves none: see option ``rest``.
         """
-        from ..rest.client import RestClient
-
         if self._cluster_settings.rest is None:
             message = "the cluster serves no REST"
             raise ConfigurationError(message, hint="make the environment with rest=RestSettings()")
-        address = self._connect().rest_addresses()[0]
-        certificate = self._cluster_settings.rest.certificate_file
-        token = address.tokens.read if read_only else address.tokens.write
-        return RestClient(address.url, token, certificate_file=certificate)
-
-    @staticmethod
-    def _rest_lines(cluster: Cluster) -> list[str]:
-        """Say where REST is served; tokens are in a file, for this may be a log."""
-        try:
-            return [
-                f"dashboard and REST: {address.url} (token: {address.file})" for address in cluster.rest_addresses()
-            ]
-        except HeadraceError as error:
-            return [f"REST is not served: {error}"]
+        return rest_client_of(self._connect(), self._cluster_settings.rest, read_only=read_only)
 
     def close(self) -> None:
         """Let go of the cluster; may be repeated.

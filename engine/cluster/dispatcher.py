@@ -57,6 +57,7 @@ from ..kernel.machine import (
 from ..protocol.control_messages import AllReleased, JobArchived, TaskManagersAsked
 from ..protocol.details import JobDetails
 from ..protocol.messages import (
+    CancelReportedJob,
     FindJobManager,
     JobManagerFound,
     JobStatusChanged,
@@ -64,6 +65,7 @@ from ..protocol.messages import (
     ListJobs,
     ListTaskManagers,
     ReleaseJob,
+    ReportJob,
     RequestFailed,
     ShutDownCluster,
     SubmitJob,
@@ -83,6 +85,7 @@ from .leadership import (
     StandbyReported,
     WhoLeads,
 )
+from .reported_jobs import ReportedJobs, ReportsDue
 from .shutdown import Shutdown, ShutdownTimedOut
 from .standbys import HighAvailability, Standbys, StandbysDue
 from .store_work import (
@@ -179,6 +182,7 @@ class Dispatcher:
         self._accepting: dict[JobId, Acceptance] = {}
         self._cleanup = JobCleanup()
         self._hosts = JobManagerHosts(address, resource_manager, self.log)
+        self._reported = ReportedJobs(self._jobs, self._end)
         self._handlers: dict[type, Callable[[Any, int], list[Command]]] = {
             Asked: self._on_asked,
             JobStatusChanged: self._on_status,
@@ -195,6 +199,7 @@ class Dispatcher:
             StandbyReported: self._on_standby_reported,
             StandbysDue: self._on_standbys_due,
             EndStandby: self._on_end_standby,
+            ReportsDue: self._reported.look,
         }
         self._store_handlers: dict[type, Callable[[OffloadCompleted, int], list[Command]]] = {
             SubmissionStored: self._submission_stored,
@@ -239,6 +244,12 @@ class Dispatcher:
             return [Reply(event.ask_id, self._find(request.job_id))]
         if isinstance(request, ShutDownCluster):
             return self._shut_down(event.ask_id)
+        if isinstance(request, ReportJob):
+            commands = self._reported.report(event.ask_id, request, now_ms)
+            self._drop_old_details()
+            return [*commands, *self._drop_oldest_ended()]
+        if isinstance(request, CancelReportedJob):
+            return self._reported.cancel(event.ask_id, request, now_ms)
         message = f"the Dispatcher does not answer {type(request).__name__}"
         return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
 
@@ -273,7 +284,8 @@ class Dispatcher:
             message = f'there is no job "{job_id}" in this cluster'
             return RequestFailed(JobNotFoundError(message))
         address = None if job.host is None else job_manager_of(job.host)
-        details = job.details or JobDetails(job.view, job.submission.settings)
+        settings = None if job.view.is_data_set else job.submission.settings
+        details = job.details or JobDetails(job.view, settings)
         return JobManagerFound(address, job.epoch, job.view, replace(details, view=job.view))
 
     def _drop_oldest_ended(self) -> list[Command]:

@@ -56,7 +56,8 @@ from ..plan.plan import (
     walk,
     wire_schema,
 )
-from ..plan.run_watch import RunWatch, StageView
+from ..plan.run_watch import RunWatch
+from ..protocol.views import StageView
 from . import drivers, supersteps
 from .context import TaskContext
 from .joins import co_group_probe, probe
@@ -591,4 +592,15 @@ def _stage_of(chain: Sequence[Node], state: str, told: Mapping[str, Any], num_pa
     """Nodes that run as one, for those who look."""
     name = " -> ".join(node.name for node in chain)
     rows, duration_ms = told["rows"], round(told["seconds"] * 1_000)
-    return StageView(chain[-1].id, name, state, num_partitions, num_partitions, rows=rows, duration_ms=duration_ms)
+    inputs = [*chain[0].inputs, *(other for link in chain for _name, other in link.broadcasts)]
+    return StageView(
+        chain[-1].id,
+        name,
+        state,
+        num_partitions,
+        num_partitions,
+        num_running=int(state == "RUNNING"),  # partitions come one after the other
+        rows=rows,
+        duration_ms=duration_ms,
+        inputs=tuple(dict.fromkeys(node.id for node in inputs)),
+    )

@@ -6,47 +6,27 @@ waits for anybody: a run that nobody looks at costs a comparison a batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from ..errors import JobCanceledError
+from ..protocol.views import StageView
 
-__all__ = ["RunWatch", "StageView"]
+__all__ = ["RunWatch"]
 
 MOST_STAGES = 200
 """The newest ones are kept; an iteration on Spark may have thousands."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageView:
-    """A part of a run that is done as one: nodes of the plan that run in one another, or a stage of Spark.
+class RunWatch:
+    """One run, watched: the run alone writes, anybody may read and cancel.
 
-    Attributes:
-        id: Its number in the run.
-        name: What it does.
-        state: ``RUNNING``, ``FINISHED`` or ``FAILED``; of Spark also ``PENDING`` and ``SKIPPED``.
-        num_tasks: How many tasks it has: partitions. 0 while that is not known.
-        num_done: How many of them are done.
-        num_running: How many run now.
-        num_failed: How many attempts have failed; on Spark tasks are tried again.
-        rows: How many rows it has given, so far as that is counted; None if it is not.
-        duration_ms: How long it took, or takes so far; of a stage in supersteps all of them together.
+    Args:
+        clock: Epoch milliseconds, by which stages have begun that do not say when themselves.
     """
 
-    id: int
-    name: str
-    state: str
-    num_tasks: int = 0
-    num_done: int = 0
-    num_running: int = 0
-    num_failed: int = 0
-    rows: int | None = None
-    duration_ms: int = 0
-
-
-class RunWatch:
-    """One run, watched: the run alone writes, anybody may read and cancel."""
-
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = lambda: 0) -> None:
+        self._clock = clock
         # The stages so far, in the order in which they began; replaced as a whole, so it can be read at any time.
         self.stages: tuple[StageView, ...] = ()
         # How many older ones were left out.
@@ -70,7 +50,10 @@ class RunWatch:
 
     def tell(self, *stages: StageView) -> None:
         """Note how stages stand."""
-        self._by_id.update({stage.id: stage for stage in stages})
+        for stage in stages:
+            before = self._by_id.get(stage.id)
+            began_ms = stage.started_ms or (self._clock() if before is None else before.started_ms)
+            self._by_id[stage.id] = replace(stage, started_ms=began_ms)
         while len(self._by_id) > MOST_STAGES:
             del self._by_id[next(iter(self._by_id))]
             self.num_left_out += 1
@@ -78,5 +61,4 @@ class RunWatch:
 
     def has_failed(self) -> None:
         """Note that the run has ended in the middle: what ran has failed."""
-        running = [stage for stage in self.stages if stage.state == "RUNNING"]
-        self.tell(*(replace(stage, state="FAILED", num_running=0) for stage in running))
+        self.tell(*(stage.given_up() for stage in self.stages))

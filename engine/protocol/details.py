@@ -283,6 +283,7 @@ class JobDetails:
         edges: The exchanges.
         checkpoints: Its checkpoints.
         initializations: Its newest starts and restarts under the present leader, oldest first.
+        plan: Of a data set its optimised plan, for people; empty of others.
     """
 
     view: JobView
@@ -291,3 +292,4 @@ class JobDetails:
     edges: tuple[EdgeView, ...] = ()
     checkpoints: CheckpointStatisticsView = CheckpointStatisticsView()
     initializations: tuple[InitializationView, ...] = ()
+    plan: str = ""

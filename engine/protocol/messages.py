@@ -77,6 +77,35 @@ class JobManagerFound:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportJob:
+    """A program tells of a job that it runs itself, a data set: all that is to be seen of it, and that it lives.
+
+    Sent again and again; the newest ``version`` of the view counts. Answer: `JobReported`, or `RequestFailed`.
+    """
+
+    details: JobDetails
+    program: str
+    """For people: where the program runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReported:
+    """``is_canceled``: somebody wants the job to end. ``is_kept``: its end, if it was told, is recorded."""
+
+    is_canceled: bool
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReportedJob:
+    """Have a program end the job that it runs. Answer: whether it has ended, in whatever state; else it is told with
+    its next report.
+    """
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
 class ShutDownCluster:
     """End all jobs and all hosts. Answer: True once nothing is left but the Dispatcher's own host."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -175,6 +175,41 @@ class VertexView:
 
 
 @dataclass(frozen=True, slots=True)
+class StageView:
+    """A part of a data set's run that is done as one: nodes of the plan that run in one another, or a stage of Spark.
+
+    Attributes:
+        id: Its number in the run.
+        name: What it does.
+        state: ``RUNNING``, ``FINISHED`` or ``FAILED``; of Spark also ``PENDING`` and ``SKIPPED``.
+        num_tasks: How many tasks it has: partitions. 0 while that is not known.
+        num_done: How many of them are done.
+        num_running: How many run now.
+        num_failed: How many attempts have failed; on Spark tasks are tried again.
+        rows: How many rows it has given, so far as that is counted; None if it is not.
+        duration_ms: How long it took, or takes so far; of a stage in supersteps all of them together.
+        started_ms: When it began, epoch milliseconds; 0 if that is not known.
+        inputs: The stages that it reads, by their ids, so far as that is known.
+    """
+
+    id: int
+    name: str
+    state: str
+    num_tasks: int = 0
+    num_done: int = 0
+    num_running: int = 0
+    num_failed: int = 0
+    rows: int | None = None
+    duration_ms: int = 0
+    started_ms: int = 0
+    inputs: tuple[int, ...] = ()
+
+    def given_up(self) -> StageView:
+        """Return it as it is once its run has ended in the middle: what ran has failed."""
+        return replace(self, state="FAILED", num_running=0) if self.state == "RUNNING" else self
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """A job for people and clients.
 
@@ -235,3 +270,12 @@ class JobView:
     """The newest ones, newest last."""
     autoscaler: str | None = None
     """What the autoscaler is busy with, in words; None if it is off."""
+    stages: tuple[StageView, ...] | None = None
+    """Of a data set the newest stages of its run, which has no vertices; None of a stream."""
+    num_stages_left_out: int = 0
+    """How many older stages there were."""
+
+    @property
+    def is_data_set(self) -> bool:
+        """Whether a program runs it itself, as a data set, and only reports how it is."""
+        return self.stages is not None

@@ -13,7 +13,8 @@ from live_kit import outputs  # noqa: F401
 
 from headrace import ExecutionEnvironment
 from headrace.engine.errors import JobCanceledError, ProgramError
-from headrace.engine.plan.run_watch import MOST_STAGES, RunWatch, StageView
+from headrace.engine.plan.run_watch import MOST_STAGES, RunWatch
+from headrace.engine.protocol.views import StageView
 
 PATIENCE_S = 60
 

@@ -16,6 +16,7 @@ from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, VertexView
 
 from .routes import RestError, RestRequest
+from .stages import nodes_of_stages, tasks_of_stage, vertex_of_stage
 from .tasks import FLINK_STATES, io_metrics, skew_of, span_of, state_counts, state_of_all
 
 __all__ = [
@@ -62,6 +63,7 @@ def _overview(details: JobDetails) -> dict[str, Any]:
         "start-time": view.started_ms,
         **_end_of(view),
         "state": view.state,
+        **_job_type(details),
         "last-modification": changed_ms,
         "tasks": {"total": sum(counts.values()), **{state.lower(): counts[state] for state in FLINK_STATES}},
     }
@@ -72,6 +74,8 @@ def task_counts(details: JobDetails) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for vertex in details.view.vertices:
         counts.update(vertex.states)
+    for stage in details.view.stages or ():
+        counts.update(tasks_of_stage(stage))
     return state_counts(counts)
 
 
@@ -85,12 +89,12 @@ def job(request: RestRequest) -> Any:
     details = request.cluster.details(request.path["jobid"])
     view, now = details.view, now_ms()
     vertices = [_vertex(vertex, more, now) for vertex, more in vertex_pairs(details)]
-    settings = details.settings
+    vertices += [vertex_of_stage(stage, now) for stage in view.stages or ()]
     return {
         "jid": view.job_id,
         "name": view.name,
         "state": view.state,
-        **({} if settings is None else {"job-type": _job_type(settings)}),
+        **_job_type(details),
         "start-time": view.started_ms,
         **_end_of(view),
         "maxParallelism": -1,
@@ -102,6 +106,7 @@ def job(request: RestRequest) -> Any:
         "num-restarts": view.num_restarts,
         "history": [{"timestamp": at_ms, "text": text} for at_ms, text in view.history],
         **({} if view.waiting is None else {"waiting": view.waiting}),
+        **({"stages-left-out": view.num_stages_left_out} if view.is_data_set else {}),
     }
 
 
@@ -163,7 +168,10 @@ def plan(request: RestRequest) -> Any:
 
 
 def _plan(details: JobDetails) -> dict[str, Any]:
-    view, settings = details.view, details.settings
+    view, kind = details.view, _job_type(details).get("job-type")
+    named = {"jid": view.job_id, "name": view.name, **({} if kind is None else {"type": kind})}
+    if view.stages is not None:
+        return {**named, "nodes": nodes_of_stages(view.stages), "explained": details.plan}
     inputs: dict[str, list[EdgeView]] = {}
     for edge in details.edges:
         inputs.setdefault(edge.target, []).append(edge)
@@ -184,8 +192,7 @@ def _plan(details: JobDetails) -> dict[str, Any]:
         }
         for vertex in view.vertices
     ]
-    kind = {} if settings is None else {"type": _job_type(settings)}
-    return {"jid": view.job_id, "name": view.name, **kind, "nodes": nodes}
+    return {**named, "nodes": nodes}
 
 
 def _input(number: int, edge: EdgeView) -> dict[str, Any]:
@@ -216,8 +223,13 @@ def _flow(edge: EdgeView) -> dict[str, Any]:
     }
 
 
-def _job_type(settings: JobSettings) -> str:
-    return "BATCH" if settings.is_batch else "STREAMING"
+def _job_type(details: JobDetails) -> dict[str, str]:
+    """What kind of job it is, if that is known."""
+    if details.view.is_data_set:
+        return {"job-type": "DATASET"}
+    if details.settings is None:
+        return {}
+    return {"job-type": "BATCH" if details.settings.is_batch else "STREAMING"}
 
 
 def status(request: RestRequest) -> Any:
@@ -240,6 +252,8 @@ def settings_of(details: JobDetails) -> JobSettings:
     Raises:
         RestError: 404 if that is not known.
     """
+    if details.view.is_data_set:
+        raise RestError(404, f"job {details.view.job_id} is a data set: it has no settings, and takes no checkpoints")
     if details.settings is None:
         raise RestError(404, f"the settings of job {details.view.job_id} are not known any more")
     return details.settings

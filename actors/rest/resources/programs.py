@@ -67,7 +67,7 @@ LOOK_EVERY_S = 0.2
 READ_BYTES = 1 << 16
 
 # Also behind what the program has printed without the end of a line.
-_SUBMITTED = re.compile(r"submitted ([0-9a-f]{32}) \(")
+_SUBMITTED = re.compile(r"(?:submitted|runs) ([0-9a-f]{32}) \(")
 
 _COMMAND = """
 import sys

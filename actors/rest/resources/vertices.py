@@ -36,6 +36,9 @@ def find_vertex(details: JobDetails, vertex_id: str) -> tuple[VertexView, Vertex
     for view, more in vertex_pairs(details):
         if view.vertex_id == vertex_id and more is not None:
             return view, more
+    if any(str(stage.id) == vertex_id for stage in details.view.stages or ()):
+        message = f"{vertex_id} is a stage of data set {details.view.job_id}: nothing is known of its single tasks"
+        raise RestError(404, message)
     raise RestError(404, f"job {details.view.job_id} has no vertex {vertex_id[:200]!r}, or is not deployed")
 
 

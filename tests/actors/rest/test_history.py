@@ -5,6 +5,7 @@ Families: end to end against the living cluster's own answers; everything that w
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -13,13 +14,15 @@ import sys
 import pytest
 from rest_kit import ask, part, rest_environment
 
-from headrace import HighAvailabilitySettings
+from headrace import ExecutionEnvironment, HighAvailabilitySettings
 from headrace.actors.rest.resources.routes import Right
 from headrace.actors.rest.security import fresh_tokens
 from headrace.actors.rest.server import RestServer
+from headrace.cli.main import main
 from headrace.connectors.datagen import GeneratorSource
-from headrace.engine.errors import JobFailedError
+from headrace.engine.errors import HeadraceError, JobFailedError
 from headrace.engine.kernel.rest_settings import RestSettings
+from headrace.engine.protocol.messages import ListJobs
 
 
 def fails_at_seven(n):
@@ -39,7 +42,7 @@ def without_times(content):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """What a cluster has said of two jobs that have ended, and where their history is."""
+    """What a cluster has said of two jobs and a data set that have ended, and where their history is."""
     directory = tmp_path_factory.mktemp("ha")
     env = rest_environment(high_availability=HighAvailabilitySettings(str(directory), "of-two"))
     with env:
@@ -52,6 +55,11 @@ def ended(tmp_path_factory):
         bad = env.execute_async("bad")
         with pytest.raises(JobFailedError):
             bad.result()
+        sets = ExecutionEnvironment.get_execution_environment("local", 2)  # not closed: it would end the cluster
+        sets._reports._must_be_there, sets._reports._cluster = True, env._cluster
+        with pytest.raises(HeadraceError):
+            sets.from_collection(range(20)).map(fails_at_seven).count()
+        (of_sets,) = [view.job_id for view in env._cluster.ask_dispatcher(ListJobs()) if view.is_data_set]
         address = env._cluster.rest_addresses()[0]
 
         def said(path):
@@ -60,7 +68,7 @@ def ended(tmp_path_factory):
 
         before = {
             (job_id, path): said(f"/jobs/{job_id}{path}")
-            for job_id in (good.get_job_id(), bad.get_job_id())
+            for job_id in (good.get_job_id(), bad.get_job_id(), of_sets)
             for path in ("", "/status", "/exceptions")
         }
         overview = said("/jobs/overview")
@@ -86,7 +94,7 @@ def served(ended):
 def test_jobs_are_as_their_cluster_has_said_when_it_lived(ended, served):
     _, before, overview = ended
     said, url, token = served
-    assert said.startswith("2 jobs of cluster of-two")
+    assert said.startswith("3 jobs of cluster of-two")
     for (job_id, path), content in before.items():
         found = ask(url, f"/jobs/{job_id}{path}", token)
         assert found.status == 200, (path, found)
@@ -96,7 +104,31 @@ def test_jobs_are_as_their_cluster_has_said_when_it_lived(ended, served):
     for job in overview["jobs"]:
         assert all(now[job["jid"]][key] == job[key] for key in ("name", "state", "start-time", "end-time", "duration"))
     counts = ask(url, "/overview", token).json
-    assert (counts["jobs-finished"], counts["jobs-failed"], counts["taskmanagers"]) == (1, 1, 0)
+    assert (counts["jobs-finished"], counts["jobs-failed"], counts["taskmanagers"]) == (1, 2, 0)
+
+
+def test_stages_of_a_data_set_are_kept_and_why_it_failed(ended, served):
+    _, url, token = served
+    (listed,) = [one for one in ask(url, "/jobs/overview", token).json["jobs"] if one.get("job-type") == "DATASET"]
+    job = ask(url, f"/jobs/{listed['jid']}", token).json
+    assert (job["state"], job["job-type"], listed["name"]) == ("FAILED", "DATASET", job["name"])
+    before = ended[1][listed["jid"], ""]
+    assert job["vertices"] == before["vertices"]
+    assert [one["status"] for one in job["vertices"]] == ["FINISHED", "FAILED"]
+    assert [node["id"] for node in job["plan"]["nodes"]] == [node["id"] for node in before["plan"]["nodes"]]
+    assert "seven" in ask(url, f"/jobs/{listed['jid']}/exceptions", token).json["root-exception"]
+
+
+def test_the_command_lists_jobs_as_json_and_serves_nothing_then(ended, capsys):
+    assert main(["history", "--json", str(ended[0])]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["cluster"], found["problems"]) == ("of-two", {})
+    listed = {job["jid"]: job for job in found["jobs"]}
+    assert set(listed) == {job["jid"] for job in ended[2]["jobs"]}
+    for job in ended[2]["jobs"]:
+        own = listed[job["jid"]]
+        assert all(own[key] == job[key] for key in ("name", "state", "start-time", "end-time"))
+        assert own.get("job-type") == job.get("job-type")
 
 
 def test_nothing_can_be_changed_and_nobody_is_let_in_without_a_token(ended, served):

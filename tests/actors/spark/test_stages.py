@@ -26,6 +26,11 @@ def test_stages_tell_their_tasks_and_rows(on_spark):
     assert all(stage.num_done == stage.num_tasks > 0 for stage in done)
     # What is shuffled is counted: records of each of the first stage's tasks, for each key.
     assert any(stage.rows for stage in done)
+    # What reads the shuffle says whose it is, and both say when they began.
+    first, second = done[0], done[-1]
+    assert (first.inputs, second.inputs) == ((), (first.id,))
+    assert first.started_ms <= second.started_ms
+    assert "SKIPPED" not in {stage.state for stage in watch.stages}
 
 
 def test_a_run_that_is_canceled_ends_while_its_tasks_wait(on_spark, tmp_path):

@@ -1,0 +1,295 @@
+"""What a cluster is told of data sets that this program runs, so that they are seen, and canceled, with its other jobs.
+
+The program runs them, the cluster shows them: a thread tells the Dispatcher how a run stands, every second, and hears
+whether somebody wants it to end. Telling must not disturb: if the cluster does not answer, the run goes on, and that is
+said once.
+
+*Which cluster.* On Spark the one that is on the same Ray, if there is one and no other. For either executor the one
+that is named, by ``cluster_name`` or ``headrace run --target session``. Without any, ``rest=`` serves REST out of this
+very process, as for streams that run in it. Where nobody is to be told nothing is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, HeadraceError, JobCanceledError
+from headrace.engine.functions.accumulators import AccumulatorPart
+from headrace.engine.plan.run_watch import RunWatch
+from headrace.engine.protocol.details import JobDetails
+from headrace.engine.protocol.messages import JobReported, ReportJob
+from headrace.engine.protocol.states import JobStatus
+from headrace.engine.protocol.views import FailureView, JobView
+from headrace.state.credentials import masked
+from headrace.state.identifiers import JobId
+
+from ..stream.deployment import Deployment, rest_client_of, rest_lines
+
+if TYPE_CHECKING:
+    from headrace.actors.cluster import Cluster
+    from headrace.engine.kernel.rest_settings import RestSettings
+
+    from ..rest.client import RestClient
+
+__all__ = ["RunReports", "ToldRun"]
+
+INTERVAL_S = 1.0
+
+ANSWER_TIMEOUT_MS = 5_000
+
+LAST_WORD_S = 10.0
+"""How long a program that is done tries to have the end of a run recorded."""
+
+LOOK_FOR_CLUSTER_S = 10.0
+"""How often a cluster is looked for that is not there."""
+
+MOST_CHARACTERS = 100_000
+"""Of a plan, and of a failure."""
+
+MOST_CHARACTERS_OF_NAME = 1_000
+
+_LOG = logging.getLogger("headrace.dataset")
+
+
+def now_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def _sent(text: str, most_characters: int) -> str:
+    """Return a text of the user's as it can be stored: without secrets and half characters, and not too long."""
+    return masked(text[:most_characters]).encode("utf-8", "replace").decode()
+
+
+class RunReports:
+    """Tells of the runs of one environment. The cluster is looked for when one begins, and kept until `close`.
+
+    Args:
+        executor: ``spark``, ``local`` or another.
+        address: Of the Ray cluster, None as for Spark.
+        cluster_name: Of the cluster; None for what the command line says, else see the module.
+        rest: How REST is served out of this process; None: it is not.
+        says_where: Whether it is said on standard error where REST is served.
+    """
+
+    def __init__(
+        self, executor: str, address: str | None, cluster_name: str | None, rest: RestSettings | None, says_where: bool
+    ) -> None:
+        outside = Deployment.from_environment("ray")
+        self._is_on_ray = executor == "spark"
+        self._address = address
+        self._name = cluster_name or outside.cluster_name
+        # Whether it is an error that the cluster is not there: it was asked for.
+        self._must_be_there = cluster_name is not None or outside.joins_only
+        self._says_runs = outside.is_detached
+        self._rest = rest
+        self._says_where = says_where
+        self._cluster: Cluster | None = None
+        self._former: list[Cluster] = []
+        self._look_again_s = 0.0
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self._is_on_ray or self._must_be_there or self._name is not None or self._rest is not None
+
+    @contextlib.contextmanager
+    def tell(self, job_name: str, watch: RunWatch | None) -> Iterator[ToldRun | None]:
+        """Tell of the run in the block, if there is anybody; gives None if there is nobody.
+
+        Raises:
+            ClusterUnavailableError: If a cluster was asked for that is not there.
+        """
+        if not self._is_wanted:
+            yield None
+            return
+        if self._must_be_there or self._rest is not None:
+            self._connect()
+        run = ToldRun(self, job_name, watch or RunWatch(now_ms))
+        try:
+            yield run
+        except BaseException as error:
+            run.end(error)
+            raise
+        run.end(None)
+
+    def cluster(self) -> Cluster | None:
+        """Return the cluster, if there is one by now; called in threads of runs."""
+        if self._cluster is None and time.monotonic() >= self._look_again_s:
+            self._look_again_s = time.monotonic() + LOOK_FOR_CLUSTER_S
+            with contextlib.suppress(ClusterUnavailableError):
+                self._connect()
+        return self._cluster
+
+    def lost(self) -> None:
+        """Have the cluster looked for again, as it may have been started anew."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            self._former.append(cluster)  # it may have opened the connection to Ray, which Spark uses, too
+            self._look_again_s = time.monotonic() + INTERVAL_S
+
+    def _connect(self) -> None:
+        if self._cluster is not None:
+            return
+        from headrace.actors.clusters import connect, only_cluster_on_ray
+        from headrace.engine.kernel.config import ClusterSettings
+
+        if self._rest is not None and not self._must_be_there:
+            self._cluster = connect("local", settings=ClusterSettings(rest=self._rest), name=self._name or "data-sets")
+            self._cluster.run_in_background()
+            if self._says_where:
+                sys.stderr.write("".join(f"{line}\n" for line in rest_lines(self._cluster)))
+        elif self._must_be_there or (self._name is not None and not self._is_on_ray):
+            self._cluster = connect("ray", address=self._address or "auto", name=self._name, joins_only=True)
+        else:
+            self._cluster = only_cluster_on_ray(self._name)
+
+    def says(self, job_id: JobId, job_name: str) -> None:
+        """Say, in a program that nobody waits for, which job is shown where."""
+        if self._says_runs and self._cluster is not None:
+            sys.stdout.write(f"runs {job_id} ({job_name}), which cluster {self._cluster.name} shows\n")
+            sys.stdout.flush()
+
+    def get_rest_client(self, *, read_only: bool) -> RestClient:
+        """Return a client of the REST server in this process.
+
+        Raises:
+            ConfigurationError: If there is none.
+        """
+        if self._rest is None:
+            message = "this program serves no REST"
+            raise ConfigurationError(message, hint="make the environment with rest=RestSettings()")
+        self._connect()
+        assert self._cluster is not None
+        return rest_client_of(self._cluster, self._rest, read_only=read_only)
+
+    def close(self) -> None:
+        """Let go of the cluster; what was served out of this process is served no more."""
+        self.lost()
+        while self._former:
+            self._former.pop().close()
+
+
+class ToldRun:
+    """One run that a cluster is told of.
+
+    Args:
+        reports: Where.
+        job_name: Its name.
+        watch: What it does.
+    """
+
+    def __init__(self, reports: RunReports, job_name: str, watch: RunWatch) -> None:
+        self.watch = watch
+        # For people; known once the plan was made.
+        self.plan = ""
+        # What functions have counted; known once the run is over.
+        self.accumulators: Mapping[str, tuple[AccumulatorPart, ...]] = {}
+        self._reports = reports
+        self._job_id = JobId(uuid.uuid4().hex)
+        self._name = _sent(job_name, MOST_CHARACTERS_OF_NAME)
+        self._started_ms = now_ms()
+        self._ended_ms: int | None = None
+        self._state = JobStatus.RUNNING
+        self._failure: FailureView | None = None
+        self._canceled_ms: int | None = None
+        self._version = 0
+        self._was_heard = self._has_complained = False
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="headrace-dataset-reports", daemon=True)
+        self._thread.start()
+
+    def end(self, error: BaseException | None) -> None:
+        """Tell how it ended; returns when that is recorded, or nobody answers."""
+        at_ms = self._ended_ms = now_ms()
+        self._state = JobStatus.FINISHED
+        if error is not None:
+            self.watch.has_failed()
+            is_canceled = isinstance(error, (JobCanceledError, KeyboardInterrupt))
+            self._state = JobStatus.CANCELED if is_canceled else JobStatus.FAILED
+            if not is_canceled:
+                text = _sent(str(error) or repr(error), MOST_CHARACTERS)
+                self._failure = FailureView(at_ms, type(error).__name__, text)
+        self._is_over.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._is_over.is_set():
+            self._report(self._details())
+            self._is_over.wait(INTERVAL_S)
+        until_s = time.monotonic() + LAST_WORD_S
+        last_word = self._details()
+        while not self._report(last_word) and self._was_heard and time.monotonic() < until_s:
+            time.sleep(0.1)
+
+    def _report(self, details: JobDetails) -> bool:
+        """Tell how it stands; whether its end is recorded."""
+        try:
+            cluster = self._reports.cluster()
+            if cluster is None:
+                return False
+            answer: JobReported = cluster.ask_dispatcher(ReportJob(details, _program()), ANSWER_TIMEOUT_MS)
+        except Exception as error:  # whatever it is, it is not the run's
+            if not self._has_complained:
+                text = str(error) if isinstance(error, HeadraceError) else repr(error)
+                _LOG.warning("the cluster is not told of data set %r: %s", self._name, text)
+            self._has_complained = True
+            if isinstance(error, ClusterUnavailableError):
+                self._reports.lost()
+            return False
+        self._has_complained = False
+        if answer.is_canceled and self._canceled_ms is None and not self._is_over.is_set():
+            self._canceled_ms = now_ms()
+            self.watch.cancel()
+        if not self._was_heard:
+            self._was_heard = True
+            self._reports.says(self._job_id, self._name)
+        return answer.is_kept
+
+    def _details(self) -> JobDetails:
+        self._version += 1
+        state, failure = self._state, self._failure
+        entered_ms = {JobStatus.RUNNING.value: self._started_ms}
+        if self._canceled_ms is not None:
+            state = JobStatus.CANCELLING if self._ended_ms is None else state
+            entered_ms[JobStatus.CANCELLING.value] = self._canceled_ms
+        if self._ended_ms is not None:
+            entered_ms[state.value] = self._ended_ms
+        stages = tuple(replace(one, name=_sent(one.name, MOST_CHARACTERS_OF_NAME)) for one in self.watch.stages)
+        view = JobView(
+            job_id=self._job_id,
+            name=self._name,
+            state=state.value,
+            version=self._version,
+            started_ms=self._started_ms,
+            ended_ms=self._ended_ms,
+            vertices=(),
+            num_restarts=0,
+            checkpoints_completed=0,
+            checkpoints_failed=0,
+            last_checkpoint=None,
+            last_checkpoint_path=None,
+            last_checkpoint_ms=None,
+            failure=None if failure is None else failure.text,
+            error=None,
+            accumulators=dict(self.accumulators),
+            entered_ms=entered_ms,
+            failures=() if failure is None else (failure,),
+            stages=stages,
+            num_stages_left_out=self.watch.num_left_out,
+        )
+        return JobDetails(view, plan=_sent(self.plan, MOST_CHARACTERS))
+
+
+def _program() -> str:
+    """This program, for people."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
