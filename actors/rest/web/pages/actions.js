@@ -119,10 +119,12 @@ function Rescale({ job, onClose }) {
   </${Operation}>`;
 }
 
+const isDataSet = (job) => job["job-type"] === "DATASET";
+
 function Cancel({ job, onClose }) {
   return html`<${Operation} title="Cancel the job" onClose=${onClose} tone="danger" label="Cancel the job" doing="Cancelling …" done="The job is being cancelled."
     begin=${() => ask(`${path("jobs", job.jid)}?mode=cancel`, { method: "PATCH" })}>
-    <p><b>${job.name}</b> ends at once, without a last savepoint. What it has done since its last checkpoint has to be done again.</p>
+    <p><b>${job.name}</b> ${isDataSet(job) ? "is run by a program, which is told to end it. It writes nothing; what it has computed is lost." : "ends at once, without a last savepoint. What it has done since its last checkpoint has to be done again."}</p>
   </${Operation}>`;
 }
 
@@ -142,7 +144,7 @@ export function Actions({ job }) {
   const Window = ACTIONS.find(([name]) => name === open)?.[2];
   if (!mayChange()) return null;
   return html`<div class="actions">
-    ${!isOver && ACTIONS.map(([name, label, , tone]) => html`<button class=${tone} data-action=${name} onClick=${() => setOpen(name)}>${label}</button>`)}
+    ${!isOver && ACTIONS.filter(([name]) => name === "cancel" || !isDataSet(job)).map(([name, label, , tone]) => html`<button class=${tone} data-action=${name} onClick=${() => setOpen(name)}>${label}</button>`)}
     ${Window && html`<${Window} job=${job} onClose=${close} />`}
   </div>`;
 }

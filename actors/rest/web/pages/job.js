@@ -14,6 +14,7 @@ import { Exceptions } from "./exceptions.js";
 import { Graph } from "./graph.js";
 import { Logs } from "./logs.js";
 import { Rescales } from "./rescales.js";
+import { Plan, Stages } from "./stages.js";
 import { Timeline } from "./timeline.js";
 import { Watermarks } from "./watermarks.js";
 
@@ -29,13 +30,24 @@ const VIEWS = {
   configuration: ["Configuration", Configuration],
 };
 
+/** Of a data set, which takes no checkpoints and has no event time. */
+const DATA_SET_VIEWS = {
+  stages: ["Stages", Stages],
+  timeline: ["Timeline", Timeline],
+  exceptions: ["Exceptions", Exceptions],
+  accumulators: ["Accumulators", Accumulators],
+  plan: ["Plan", Plan],
+};
+
 export function Job({ id, route }) {
   const { data: job, error } = usePoll(path("jobs", id));
   const history = useHistory(job);
   if (!job) return html`<${Pending} error=${error} />`;
-  const [view, ...rest] = VIEWS[route[0]] ? route : ["graph"];
-  const View = VIEWS[view][1];
-  const known = Object.entries(VIEWS).filter(([, [, , needs]]) => needs === undefined || answers(needs));
+  const isDataSet = job["job-type"] === "DATASET";
+  const views = isDataSet ? DATA_SET_VIEWS : VIEWS;
+  const [view, ...rest] = views[route[0]] ? route : Object.keys(views);
+  const View = views[view][1];
+  const known = Object.entries(views).filter(([, [, , needs]]) => needs === undefined || answers(needs));
   const tabs = known.map(([tab, [label]]) => ({
     id: tab,
     label,
@@ -49,7 +61,7 @@ export function Job({ id, route }) {
         <h1 title=${job.name}>${job.name || "a job without a name"}</h1>
         <p class="muted">
           <${State} state=${job.state} /> <span>for ${duration(job.duration)}, since ${time(job["start-time"])}</span>
-          <span>${counted(job.vertices.length, "operator chain")}, ${counted(tasks, "subtask")}</span>
+          <span>${isDataSet ? `data set, ${counted(job.vertices.length, "stage")}, ${counted(tasks, "task")}` : `${counted(job.vertices.length, "operator chain")}, ${counted(tasks, "subtask")}`}</span>
           <${Copyable} text=${job.jid} />
         </p>
       </div>

@@ -19,7 +19,7 @@ function Tasks({ tasks }) {
 }
 
 const COLUMNS = [
-  { label: "Job", wide: true, cell: (job) => html`<a class="strong" href=${href("job", job.jid)}>${job.name || job.jid}</a>` },
+  { label: "Job", wide: true, cell: (job) => html`<a class="strong" href=${href("job", job.jid)}>${job.name || job.jid}</a>${job["job-type"] === "DATASET" && html` <span class="pill off">data set</span>`}` },
   { label: "State", cell: (job) => html`<${State} state=${job.state} />` },
   { label: "Tasks running", cell: (job) => html`<${Tasks} tasks=${job.tasks} />` },
   { label: "Started", cell: (job) => time(job["start-time"]) },

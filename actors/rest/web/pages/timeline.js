@@ -8,6 +8,7 @@ import { html, useState } from "../parts/html.js";
 
 const TONES = { CREATED: "new", SCHEDULED: "new", DEPLOYING: "warn", INITIALIZING: "info", RUNNING: "good", CANCELING: "bad" };
 const LEGEND = [["new", "scheduled"], ["warn", "deploying"], ["info", "initializing"], ["good", "running"], ["bad", "ending"]];
+const STAGE_LEGEND = [["good", "running or done"], ["bad", "failed"]];
 const OVER = new Set(["FINISHED", "CANCELED", "FAILED"]);
 
 /** The bars of a subtask: each state lasts until the next one. */
@@ -32,19 +33,21 @@ function useSubtasks(job, vertexId) {
 }
 
 export function Timeline({ job }) {
-  const [open, setOpen] = useState(job.vertices[0]?.id ?? null);
+  // Of stages single tasks are not known.
+  const isDataSet = job["job-type"] === "DATASET";
+  const [open, setOpen] = useState(isDataSet ? null : job.vertices[0]?.id ?? null);
   const subtasks = useSubtasks(job, open);
   const now = job["end-time"] > 0 ? job["end-time"] : job.now;
   const rows = job.vertices.flatMap((vertex) => {
     const isOpen = vertex.id === open;
-    const row = { id: vertex.id, label: vertex.name, isOpen, onClick: () => setOpen(isOpen ? null : vertex.id), parts: wholeOf(vertex, now) };
+    const row = { id: vertex.id, label: vertex.name, isOpen, onClick: isDataSet ? undefined : () => setOpen(isOpen ? null : vertex.id), parts: wholeOf(vertex, now) };
     const inner = isOpen && subtasks.data ? subtasks.data.subtasks : [];
     return [row, ...inner.map((subtask) => ({ id: `${vertex.id} ${subtask.subtask}`, label: `subtask ${subtask.subtask + 1}`, title: subtask.endpoint, indent: true, parts: partsOf(subtask, now) }))];
   });
   if (rows.length === 0) return html`<${Card} title="Timeline"><p class="empty">Nothing was deployed yet.</p></${Card}>`;
   const marks = ["RESTARTING", "RUNNING"].map((state) => ({ at: job.timestamps[state], label: `${state.toLowerCase()} since ${time(job.timestamps[state])}` })).filter((mark) => mark.at > 0);
-  return html`<${Card} title="Timeline" id="timeline" aside=${html`<span class="muted">of the present attempts; a click opens the subtasks</span>`}>
+  return html`<${Card} title="Timeline" id="timeline" aside=${html`<span class="muted">${isDataSet ? "of the stages" : "of the present attempts; a click opens the subtasks"}</span>`}>
     ${open && !subtasks.data && html`<${Pending} error=${subtasks.error} />`}
-    <${Gantt} rows=${rows} from=${job["start-time"]} to=${now} legend=${LEGEND} marks=${marks} />
+    <${Gantt} rows=${rows} from=${job["start-time"]} to=${now} legend=${isDataSet ? STAGE_LEGEND : LEGEND} marks=${marks} />
   </${Card}>`;
 }

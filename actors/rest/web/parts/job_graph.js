@@ -2,12 +2,13 @@
 // graph; of what is asked again and again only vertices and edges whose numbers have changed are drawn anew.
 
 import { loadColour } from "./colours.js";
-import { count, cut, percent, rate } from "./format.js";
+import { count, cut, duration, percent, rate } from "./format.js";
 import { Component, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./html.js";
 import { curve, layOut } from "./layout.js";
 
 const SIZE = { width: 224, height: 96 };
 const NAME_LENGTH = 27;
+const NAME_LENGTH_OF_STAGE = 24; // Spark's words have capitals
 const MOST_ZOOM = 2;
 const LEAST_ZOOM = 0.04;
 const FAR = 0.42;
@@ -27,23 +28,41 @@ class Still extends Component {
 }
 
 /** A name in two lines at most: operators of a chain are apart by arrows. */
-function lines(name) {
-  if (name.length <= NAME_LENGTH) return [name];
+function lines(name, length) {
+  if (name.length <= length) return [name];
   const words = name.split(/(?<=-> | |, )/);
   let first = "";
-  while (words.length > 1 && (first + words[0]).length <= NAME_LENGTH) first += words.shift();
-  if (first === "") return [name.slice(0, NAME_LENGTH), cut(name.slice(NAME_LENGTH), NAME_LENGTH)];
-  return [first, cut(words.join(""), NAME_LENGTH)];
+  while (words.length > 1 && (first + words[0]).length <= length) first += words.shift();
+  if (first === "") return [name.slice(0, length), cut(name.slice(length), length)];
+  return [first, cut(words.join(""), length)];
 }
 
 const MARKS = { bottleneck: "bottleneck", skew: "skewed", watermark: "holds event time" };
+
+/** The lines below a name, of tasks that go on: state, load, and what comes in and goes out. */
+function ofTasks(vertex, busy, held) {
+  const left = `${vertex.parallelism} × ${vertex.status.toLowerCase()}`;
+  if (vertex.busy === undefined) return [left, "", ["no report yet", ""]];
+  const out = held > 0.005 ? `${percent(held)} held up` : `${rate(vertex["write-records-per-second"])} out`;
+  return [left, `${percent(busy)} busy`, [`${rate(vertex["read-records-per-second"])} in`, out]];
+}
+
+const STAGE_COLOURS = { RUNNING: loadColour(0.5, 0), FAILED: "var(--bad)" };
+
+/** The same of a stage, which comes to an end: state, how far it is, how long it has taken, and what it has given. */
+function ofStage(vertex) {
+  const { stage, parallelism } = vertex;
+  const rows = stage.rows === null ? "" : `${count(stage.rows)} rows`;
+  return [stage.state.toLowerCase(), parallelism ? `${stage["tasks-done"]} of ${parallelism} tasks` : "", [duration(vertex.duration), rows]];
+}
 
 function Vertex({ vertex, at, hints, isChosen, onChoose }) {
   const { spread } = vertex;
   const isKnown = vertex.busy !== undefined;
   const [busy, held] = [spread?.["max-busy"] ?? 0, spread?.["max-backpressured"] ?? 0];
-  const colour = isKnown ? loadColour(busy, held) : "var(--muted)";
-  const names = lines(vertex.name);
+  const colour = isKnown ? loadColour(busy, held) : STAGE_COLOURS[vertex.stage?.state] ?? "var(--muted)";
+  const names = lines(vertex.name, vertex.stage ? NAME_LENGTH_OF_STAGE : NAME_LENGTH);
+  const [left, right, below] = vertex.stage ? ofStage(vertex) : ofTasks(vertex, busy, held);
   const kinds = [...new Set(hints.map((hint) => hint.kind))];
   const choose = (event) => {
     if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;
@@ -51,16 +70,16 @@ function Vertex({ vertex, at, hints, isChosen, onChoose }) {
     onChoose(vertex.id);
   };
   return html`<g class=${`vertex ${isChosen ? "chosen" : ""} ${kinds.length ? "marked" : ""}`} transform=${`translate(${at.x - SIZE.width / 2} ${at.y - SIZE.height / 2})`}
-      tabindex="0" role="button" aria-label=${`${vertex.name}, busy ${percent(busy)}, held up ${percent(held)}`} data-vertex=${vertex.id} onClick=${choose} onKeyDown=${choose}>
+      tabindex="0" role="button" aria-label=${vertex.stage ? `${vertex.name}, ${left}` : `${vertex.name}, busy ${percent(busy)}, held up ${percent(held)}`} data-vertex=${vertex.id} onClick=${choose} onKeyDown=${choose}>
     <title>${vertex.name}</title>
     <rect class="body" width=${SIZE.width} height=${SIZE.height} rx="9" />
     <path class="band" style=${{ fill: colour }} d=${`M0 9a9 9 0 0 1 9-9h${SIZE.width - 18}a9 9 0 0 1 9 9v33H0z`} />
     ${names.map((line, index) => html`<text class="name" x="12" y=${names.length === 1 ? 26 : 18 + index * 15}>${line}</text>`)}
-    <text class="key" x="12" y="61">${vertex.parallelism} × ${vertex.status.toLowerCase()}</text>
-    <text class="number" x=${SIZE.width - 12} y="61" text-anchor="end">${isKnown ? `${percent(busy)} busy` : ""}</text>
-    <text class="key" x="12" y="81">${isKnown ? `${rate(vertex["read-records-per-second"])} in` : "no report yet"}</text>
-    <text class="number" x=${SIZE.width - 12} y="81" text-anchor="end">${isKnown ? (held > 0.005 ? `${percent(held)} held up` : `${rate(vertex["write-records-per-second"])} out`) : ""}</text>
-    <rect class="frame" width=${SIZE.width} height=${SIZE.height} rx="9" style=${{ stroke: isKnown ? colour : "var(--line)" }} />
+    <text class="key" x="12" y="61">${left}</text>
+    <text class="number" x=${SIZE.width - 12} y="61" text-anchor="end">${right}</text>
+    <text class="key" x="12" y="81">${below[0]}</text>
+    <text class="number" x=${SIZE.width - 12} y="81" text-anchor="end">${below[1]}</text>
+    <rect class="frame" width=${SIZE.width} height=${SIZE.height} rx="9" style=${{ stroke: isKnown || vertex.stage ? colour : "var(--line)" }} />
     ${kinds.map((kind, index) => html`<g class=${`mark ${kind}`} transform=${`translate(${10 + index * 88} ${SIZE.height - 7})`}><rect width=${kind === "watermark" ? 118 : 80} height="18" rx="9" /><text x=${kind === "watermark" ? 59 : 40} y="13" text-anchor="middle">${MARKS[kind]}</text></g>`)}
   </g>`;
 }
@@ -74,11 +93,11 @@ function Edge({ edge, points, isDown, label, held }) {
   const width = edge.rate > 0 ? Math.min(1.4 + Math.log10(1 + edge.rate) * 0.7, 5.5) : 1.4;
   return html`<g class=${`edge ${edge.feedback ? "feedback" : ""} ${held ? "held" : ""}`}>
     <path d=${line} style=${{ strokeWidth: width }} marker-end="url(#arrow)" />
-    <g class="label" transform=${`translate(${at.x} ${at.y})`}><title>${edge.title}</title>
+    ${!edge.isPlain && html`<g class="label" transform=${`translate(${at.x} ${at.y})`}><title>${edge.title}</title>
       <rect x="-33" y="-17" width="66" height="34" rx="6" />
       <text y="-4" text-anchor="middle">${edge.ship}</text><text class="number" y="10" text-anchor="middle">${label}</text>
       ${edge.fill !== undefined && html`<rect class="queue" x="-33" y="13" width="66" height="4" rx="2" /><rect class="fill" x="-33" y="13" width=${66 * Math.min(edge.fill, 1)} height="4" rx="2" />`}
-    </g>
+    </g>`}
   </g>`;
 }
 
@@ -186,10 +205,10 @@ export function edgesOf(job) {
     const title = [
       `${source.name} → ${target.name}`,
       edge.ship_strategy.toLowerCase() + (edge.side_output ? `, side output ${edge.side_output}` : ""),
-      known === undefined ? "rate not known" : `${rate(known)}`,
+      source.stage ? "" : known === undefined ? "rate not known" : `${rate(known)}`,
       fill === undefined ? "" : `fullest queue ${percent(fill)}`,
     ].filter(Boolean).join("\n");
-    return { source: edge.source, target: edge.target, feedback: edge.feedback === true, ship: edge.ship_strategy.toLowerCase(), rate: known, fill, title, held: source.spread?.["max-backpressured"] ?? 0 };
+    return { source: edge.source, target: edge.target, feedback: edge.feedback === true, ship: edge.ship_strategy.toLowerCase(), isPlain: source.stage !== undefined, rate: known, fill, title, held: source.spread?.["max-backpressured"] ?? 0 };
   });
 }
 
@@ -226,12 +245,12 @@ export function JobGraph({ job, hints, chosen, onChoose }) {
       ${job.vertices.map((vertex) => {
         const own = hints.filter((hint) => hint.id === vertex.id);
         const signature = JSON.stringify([isDown, shape.length, vertex.name, vertex.parallelism, vertex.status, vertex.id === chosen, own.map((hint) => hint.kind),
-          count(vertex["read-records-per-second"]), count(vertex["write-records-per-second"]), percent(vertex.spread?.["max-busy"]), percent(vertex.spread?.["max-backpressured"])]);
+          vertex.stage && JSON.stringify(ofStage(vertex)), count(vertex["read-records-per-second"]), count(vertex["write-records-per-second"]), percent(vertex.spread?.["max-busy"]), percent(vertex.spread?.["max-backpressured"])]);
         return html`<${Still} key=${vertex.id} signature=${signature}
           draw=${() => html`<${Vertex} vertex=${vertex} at=${places.layout.vertices.get(vertex.id)} hints=${own} isChosen=${vertex.id === chosen} onChoose=${onChoose} />`} />`;
       })}
     </g></svg>
     <div class="tools"><button title="Enlarge" aria-label="Enlarge" onClick=${() => centre(1.3)}>+</button><button title="Reduce" aria-label="Reduce" onClick=${() => centre(1 / 1.3)}>−</button><button title="Show all of it" aria-label="Show all of it" onClick=${() => fit()}>⤢</button></div>
-    <div class="key-of-colours" aria-hidden="true"><span>idle</span><i style=${{ background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((share) => loadColour(share, 0)).join(", ")})` }}></i><span>busy</span><i class="held"></i><span>held up</span></div>
+    ${!job.vertices[0]?.stage && html`<div class="key-of-colours" aria-hidden="true"><span>idle</span><i style=${{ background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((share) => loadColour(share, 0)).join(", ")})` }}></i><span>busy</span><i class="held"></i><span>held up</span></div>`}
   </div>`;
 }
