@@ -144,7 +144,7 @@ class LocalSystem(ProcessClocks):
         """Ask a machine; drives the loop until it answers, unless another thread does.
 
         Raises:
-            HostGoneError: If the host is not there, or ends before it answers.
+            HostGoneError: If the host is not there, or ends before it answers, or this system was closed.
             AskTimedOutError: If no answer comes within ``timeout_ms``.
             InternalError: If the thread in the background has ended.
         """
@@ -156,6 +156,9 @@ class LocalSystem(ProcessClocks):
         answer = _Answer()
         self._submit(lambda: self._put_question(address, request, answer))
         self._drive_until(answer.done.is_set, time.monotonic() + timeout_ms / 1_000, answer.done)
+        if not answer.done.is_set() and self._closed:
+            message = "the local system was closed"
+            raise HostGoneError(message, asked=str(address), request=type(request).__name__)
         if not answer.done.is_set():
             message = f"no answer within {timeout_ms} ms"
             raise AskTimedOutError(message, asked=str(address), request=type(request).__name__)

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headrace.engine.errors import InternalError, ProgramError
+from headrace.engine.errors import ClusterUnavailableError, InternalError, ProgramError
 from headrace.engine.protocol.states import JobStatus
 from headrace.state.identifiers import OperatorId
 from headrace.state.open.values import Opaque
@@ -36,6 +36,7 @@ class CollectedRows(Iterator[Any]):
 
     Raises:
         JobFailedError: While iterating, if the job fails, behind the records that came before.
+        ProgramError: If the environment was closed before all had come.
     """
 
     def __init__(self) -> None:
@@ -46,6 +47,8 @@ class CollectedRows(Iterator[Any]):
         self._rows: deque[Any] = deque()
         # How it ended, once that has been seen here.
         self._end: Any = None
+        # Whether the environment that the job ran in has begun to close: there is nobody to ask from then on.
+        self._is_environment_closed = False
         # Ids of reports already taken in: after a failure the same rows may be reported again. Only used where reports
         # are handed on, one at a time.
         self._seen: set[str] = set()
@@ -66,6 +69,8 @@ class CollectedRows(Iterator[Any]):
     def _fetch(self, client: JobClient) -> None:
         try:
             client.result()
+        except ClusterUnavailableError as error:
+            self._arrived.put(_left_behind() if self._is_environment_closed else error)
         except BaseException as error:
             self._arrived.put(error)
         else:
@@ -159,10 +164,13 @@ class CollectedRows(Iterator[Any]):
         self._end = _END
         self._rows.clear()
 
+    def environment_closes(self) -> None:
+        """From now on nobody answers: that is the environment's end, and no failure."""
+        self._is_environment_closed = True
+
     def environment_closed(self) -> None:
         """Have whoever reads on be told so, behind what has arrived; unless the end of the job has, too."""
-        message = "the environment was closed before all records had come"
-        self._arrived.put(ProgramError(message, hint="read them before, or within its 'with' block"))
+        self._arrived.put(_left_behind())
 
     def __enter__(self) -> CollectedRows:
         return self
@@ -171,3 +179,8 @@ class CollectedRows(Iterator[Any]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _left_behind() -> ProgramError:
+    message = "the environment was closed before all records had come"
+    return ProgramError(message, hint="read them before, or within its 'with' block")

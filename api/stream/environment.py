@@ -580,6 +580,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         """
         if self._caches is not None and not self._detached:
             self._caches.close()
+        for rows in self._followed:
+            rows.environment_closes()
         cluster, self._cluster = self._cluster, None
         self._is_connected = False
         if cluster is not None:

@@ -10,7 +10,7 @@ import threading
 import pytest
 from actor_machines import Do, Echo, Puppet, Until, Work, Worker
 
-from headrace.actors.hosts.host_system import AskTimedOutError, HostGoneError, Ticks
+from headrace.actors.hosts.host_system import HostGoneError, Ticks
 from headrace.actors.local.system import LocalSystem
 from headrace.engine.errors import InternalError
 from headrace.engine.kernel.machine import Address, HostTerminated, Send, SpawnHost, StartTimer
@@ -151,5 +151,5 @@ def test_an_interrupt_strikes_at_once_while_nothing_is_done(system):
 
 def test_a_closed_system_answers_nobody(system):
     system.close()
-    with pytest.raises(AskTimedOutError):
+    with pytest.raises(HostGoneError, match="was closed"):
         system.ask(ROOT, Until(lambda heard: True), 10_000)

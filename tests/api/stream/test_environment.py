@@ -17,8 +17,10 @@ from headrace import (
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
 )
+from headrace.actors.hosts.host_system import HostGoneError
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.scripted import Pause, ScriptedSource
+from headrace.stream.collected_rows import CollectedRows
 
 OUTSIDE = ("HEADRACE_ACTOR_SYSTEM", "HEADRACE_ADDRESS", "HEADRACE_PARALLELISM", "HEADRACE_RESTORE_FROM")
 
@@ -265,6 +267,10 @@ def test_records_that_are_read_behind_the_end_of_their_environment_are_told_of()
     env.close()
     with pytest.raises(ProgramError, match="closed before all records had come"):
         next(rows)
+    with pytest.raises(ProgramError, match="closed before all records had come"):
+        next(rows)
+    with pytest.raises(HostGoneError, match="was closed"):
+        rows.client.view()
     with StreamExecutionEnvironment.get_execution_environment("local", parallelism=1) as env:
         whole = env.from_sequence(1, 3).execute_and_collect()
         first = next(whole)
@@ -284,3 +290,26 @@ def test_a_misspelt_uid_that_the_autoscaler_is_to_leave_alone_is_warned_of(tmp_p
     [warning] = [record.getMessage() for record in caplog.records if record.name == "headrace.autoscaler"]
     assert "'numbrs'" in warning
     assert "did you mean 'numbers'?" in warning
+
+
+def test_the_end_of_an_environment_is_told_whoever_notices_it_first():
+    """The thread that fetches records finds that nobody answers before the environment has said why."""
+
+    class Client:
+        asked = threading.Event()
+
+        def result(self):
+            self.asked.wait()
+            message = "the local system was closed"
+            raise HostGoneError(message)
+
+    rows = CollectedRows()
+    before = set(threading.enumerate())
+    rows.follow(Client())
+    (fetches,) = set(threading.enumerate()) - before
+    rows.environment_closes()
+    Client.asked.set()
+    fetches.join()
+    rows.environment_closed()
+    with pytest.raises(ProgramError, match="closed before all records had come"):
+        next(rows)
