@@ -5,7 +5,8 @@ same shape (`headrace.state.reading.program_classes`). Otherwise it is equal to 
 would lie there for ever while the key began anew; so the restore is refused. Named tuples are equal to any tuple of the
 same values: of them only the fields must be the same, if the class is still there.
 
-A *note* is JSON: ``{"module": ..., "name": ..., "shape": ...}``.
+A *note* is JSON: ``{"module": ..., "name": ..., "shape": ...}``; of a class that goes by value also ``"id"``, which
+tells those of one name apart when a job goes on after a failure.
 
 Source: Flink's ``TypeSerializerSchemaCompatibility`` of key serializers, which must not change at all.
 """
@@ -19,6 +20,7 @@ from ..errors import CheckpointMismatchError
 from ..reading.program_classes import (
     Shape,
     class_by_name,
+    class_id,
     classes_in_use,
     is_same_shape,
     own_classes_in,
@@ -36,14 +38,23 @@ Notes = list[dict[str, Any]]
 
 def notes_of(classes: Iterable[type]) -> Notes:
     """The notes of some classes, in the order of their names."""
-    notes = [{"module": one.__module__, "name": one.__qualname__, "shape": shape_of(one)} for one in classes]
-    return sorted(notes, key=lambda note: (note["module"], note["name"]))
+    notes = []
+    for one in classes:
+        note = {"module": one.__module__, "name": one.__qualname__, "shape": shape_of(one)}
+        known = class_id(one)
+        notes.append(note if known is None else {**note, "id": known})
+    return sorted(notes, key=lambda note: (note["module"], note["name"], note.get("id", "")))
 
 
 def merged_notes(*several: Notes | None) -> Notes:
-    """Notes of several parts of one state; of two about one class the later."""
-    merged = {(note["module"], note["name"]): note for notes in several for note in notes or ()}
-    return [merged[name] for name in sorted(merged)]
+    """Notes of several parts of one state; of those about one name the later part's."""
+    merged: dict[tuple[str, str], Notes] = {}
+    for notes in several:
+        part: dict[tuple[str, str], Notes] = {}
+        for note in notes or ():
+            part.setdefault((note["module"], note["name"]), []).append(note)
+        merged |= part
+    return [note for name in sorted(merged) for note in merged[name]]
 
 
 def check_noted_classes(facts: Mapping[str, Any]) -> None:
@@ -62,7 +73,7 @@ def check_noted_classes(facts: Mapping[str, Any]) -> None:
         module, name, shape = str(note["module"]), str(note["name"]), note["shape"]
         own = class_by_name(module, name)
         if own is None:
-            if not _is_tuple(shape):
+            if not _is_tuple(shape) and not _is_one_of_several(module, name, note.get("id")):
                 raise _absent(module, name)
         elif not is_same_shape(shape, shape_of(own)):
             raise _changed(module, name, shape, own)
@@ -80,9 +91,19 @@ def check_key_classes(keys: Iterable[Any]) -> None:
         own = class_by_name(one.__module__, one.__qualname__)
         if own is one or issubclass(one, tuple):
             continue
+        if own is None and _is_one_of_several(one.__module__, one.__qualname__, class_id(one)):
+            continue
         if own is None:
             raise _absent(one.__module__, one.__qualname__)
         raise _changed(one.__module__, one.__qualname__, shape_of(one), own)
+
+
+def _is_one_of_several(module: str, name: str, known: str | None) -> bool:
+    """Whether a class is one of several of the program's that share a name; they are told apart within a run only."""
+    classes = classes_in_use()
+    if classes is None or known is None:
+        return False
+    return any(class_id(one) == known for one in classes.all_of(module, name))
 
 
 def _is_tuple(shape: Shape) -> bool:
@@ -97,6 +118,9 @@ _HINT = (
 
 def _absent(module: str, name: str) -> CheckpointMismatchError:
     message = f"keys of the checkpoint are of class {module}.{name}, which the program does not have"
+    classes = classes_in_use()
+    if classes is not None and len(classes.all_of(module, name)) > 1:
+        message = f"keys of the checkpoint are of class {module}.{name}, and the program has several of that name"
     return CheckpointMismatchError(message, hint=_HINT)
 
 

@@ -7,6 +7,9 @@ whoever restores its state reads within `ProgramClasses.in_use`.
 
 A class is the same in another run if its *shape* is: the fields of a dataclass or named tuple in their order, the names
 and values of an enum's members (new ones may have come). Of other classes only the name is known.
+
+Several classes may share a module and a name (two of two functions; nested ones, whose pickles name the last part).
+Within a run cloudpickle tells them apart by the ids that it gives them; in another run nobody can.
 """
 
 from __future__ import annotations
@@ -15,18 +18,20 @@ import dataclasses
 import enum
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+
+from cloudpickle import cloudpickle
 
 __all__ = [
     "ProgramClasses",
     "Shape",
     "class_by_name",
+    "class_id",
     "classes_in_use",
     "is_same_shape",
-    "named",
     "own_classes_in",
     "shape_of",
     "shape_of_attributes",
@@ -46,31 +51,35 @@ _NOT_OWN = frozenset((*sys.stdlib_module_names, "numpy", "pyarrow", "pandas"))
 _PLAIN_MEMBERS = (int, str, bytes, float, tuple, type(None))
 
 
-def named(classes: Iterable[type]) -> dict[tuple[str, str], type]:
-    """Classes by module and name; without those that share one, for then nobody knows which is meant."""
-    found: dict[tuple[str, str], type | None] = {}
-    for each in classes:
-        name = (each.__module__, each.__name__)
-        found[name] = each if found.setdefault(name, each) is each else None
-    return {name: each for name, each in found.items() if each is not None}
+def class_id(definition: type) -> str | None:
+    """What cloudpickle knows a class by that goes by value, the same in all processes of a run; None for others."""
+    known: str | None = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(definition)
+    return known
 
 
 class ProgramClasses:
     """The classes of one job that its processes get by value; read when the first one is asked for.
 
     Args:
-        load: Gives them by module and name.
+        load: Gives them.
     """
 
-    def __init__(self, load: Callable[[], Mapping[tuple[str, str], type]]) -> None:
+    def __init__(self, load: Callable[[], Iterable[type]]) -> None:
         self._load = load
-        self._by_name: Mapping[tuple[str, str], type] | None = None
+        self._by_name: dict[tuple[str, str], list[type]] | None = None
 
     def find(self, module: str, name: str) -> type | None:
-        """The class of that name, of a nested one its last part; None if there is none."""
+        """The class of that name, of a nested one its last part; None if there is none, or several."""
+        found = self.all_of(module, name)
+        return found[0] if len(found) == 1 else None
+
+    def all_of(self, module: str, name: str) -> Sequence[type]:
+        """All classes of that name."""
         if self._by_name is None:
-            self._by_name = self._load()
-        return self._by_name.get((module, name.rpartition(".")[2]))
+            self._by_name = {}
+            for each in dict.fromkeys(self._load()):
+                self._by_name.setdefault((each.__module__, each.__name__), []).append(each)
+        return self._by_name.get((module, name.rpartition(".")[2]), ())
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -102,10 +111,11 @@ def class_by_name(module: str, name: str) -> type | None:
 
 
 def shape_of(definition: type) -> Shape:
-    """What must be the same for objects of two classes to be compared."""
+    """What must be the same for objects of two classes to be compared; fields may be inherited."""
     if issubclass(definition, enum.Enum):
         return shape_of_members({member.name: member.value for member in definition})
-    return shape_of_attributes(vars(definition))
+    shapes = (shape_of_attributes(vars(base)) for base in definition.__mro__)
+    return next((shape for shape in shapes if shape is not None), None)
 
 
 def shape_of_members(members: Mapping[str, Any]) -> Shape:

@@ -34,7 +34,6 @@ from .program_classes import (
     Shape,
     classes_in_use,
     is_same_shape,
-    named,
     own_classes_in,
     shape_of,
     shape_of_attributes,
@@ -157,8 +156,12 @@ class _StateReader(_Reader):
     ) -> type:
         if definition not in self._taken:
             return super()._fill_once(fill, definition, content)
-        stored = self._taken[definition] or shape_of_attributes(content[0])
-        if not is_same_shape(stored, shape_of(definition)):
+        members = self._taken[definition]
+        stored = members or shape_of_attributes(content[0])
+        own = (
+            shape_of(definition) if members else shape_of_attributes(vars(definition))
+        )  # bases have pickles of their own
+        if not is_same_shape(stored, own):
             self.misfits.add(definition)
         return definition
 
@@ -259,7 +262,7 @@ def dump_program_classes(parts: Iterable[Any]) -> tuple[list[bytes], bytes]:
     """Pickle the parts of a program, and the classes that go with them by value.
 
     Returns:
-        The pickle of each part; and that of the classes by module and name, which `ProgramClasses` are read from.
+        The pickle of each part; and that of the classes, which `ProgramClasses` are read from.
 
     Raises:
         BaseException: Whatever an object raises that cannot be pickled.
@@ -272,7 +275,7 @@ def dump_program_classes(parts: Iterable[Any]) -> tuple[list[bytes], bytes]:
             writer.dump(part)
             pickles.append(stream.getvalue())
             classes += writer.classes
-    return pickles, dump_program(named(classes))
+    return pickles, dump_program(list(dict.fromkeys(classes)))
 
 
 def load_state(data: bytes) -> Any:
@@ -294,6 +297,8 @@ def load_state(data: bytes) -> Any:
         pass  # a class that the program brings by value
     reader = _StateReader(io.BytesIO(data), classes)
     value = reader.load()
-    if reader.misfits and not reader.misfits.isdisjoint(own_classes_in((value,))):
-        return load_program(data)
+    if reader.misfits:
+        bases = {base for kind in own_classes_in((value,)) for base in kind.__mro__}
+        if not reader.misfits.isdisjoint(bases):
+            return load_program(data)
     return value

@@ -101,6 +101,35 @@ number_of = lambda key: key.number
 kind_of = lambda n: User(n % 2)
 """
 
+INHERITED = """
+@dataclasses.dataclass(frozen=True)
+class Base:
+    number: int
+
+class User(Base):
+    pass
+
+key_of = lambda n: User(n % 7)
+number_of = lambda key: key.number
+kind_of = lambda n: User(n % 2)
+"""
+
+TWINS = """
+def user_of(place):
+    @dataclasses.dataclass(frozen=True)
+    class User:
+        number: int
+        def name(self):
+            return place
+    return User
+
+Here, There = user_of("here"), user_of("there")
+
+key_of = lambda n: (Here(n % 7), There(1))
+number_of = lambda key: key[0].number
+kind_of = lambda n: There(n % 2)
+"""
+
 VERSIONS = {
     "dataclass": (DATACLASS.format(version=1), DATACLASS.format(version=2)),
     "enum": (ENUM.format(member=""), ENUM.format(member="HOLIDAY = 8")),
@@ -109,13 +138,15 @@ VERSIONS = {
 
 OTHER = {
     "another field": (DATACLASS.format(version=1), DATACLASS.replace("number: int", "number: int; place: str = ''")),
+    "another inherited field": (INHERITED, INHERITED.replace("number: int", "number: int; place: str = ''")),
     "gone": (DATACLASS.format(version=1), DATACLASS.replace("User", "Customer")),
+    "one of two of its name": (TWINS, TWINS),
     "renumbered": (ENUM.format(member=""), ENUM.format(member="HOLIDAY = 0").replace("MO = 1\n", "MO = 9; DI = 1\n")),
 }
 
 
-def version(classes):
-    names = {"__name__": "__main__"}
+def version(classes, **names):
+    names |= {"__name__": "__main__"}
     exec(compile(PROGRAM.format(classes=classes), "<program>", "exec"), names)
     return names["program"]
 
@@ -175,3 +206,23 @@ def test_keys_of_a_class_that_is_another_one_now_are_refused(env, tmp_path, kind
     text = str(caught.value)
     for part in ("keys of the checkpoint are of class __main__.", "operator", "state", "allow_non_restored_state"):
         assert part in text
+
+
+FAILS_ONCE = """
+import os
+
+def kind_of(n, kind_of=kind_of):
+    if n == 300 and not os.path.exists(failed):
+        open(failed, "w").close()
+        raise RuntimeError("once")
+    return kind_of(n)
+"""
+
+
+def test_two_classes_of_one_name_are_told_apart_after_a_failure(env, tmp_path):
+    failed, out = str(tmp_path / "failed"), str(tmp_path / "out")
+    version(TWINS + FAILS_ONCE, failed=failed)(env, out, COUNT, 400)
+    env.execute("fails once")
+    assert Path(failed).exists()
+    counts = [["record", number, n + 1] for number in range(7) for n in range(len(range(number, COUNT, 7)))]
+    assert sorted(row[:3] for row in rows_in(out) if row[0] == "record") == counts
