@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 Shape = Any
-"""JSON: ``["fields", [...]]``, of a named tuple ``["tuple", [...]]``, of an enum ``["members", {name: value}]``; None
-where nothing is known."""
+"""JSON: ``["fields", [...]]``, of a named tuple ``["tuple", [...]]``, of an enum ``["members", {name: value}, type]``,
+where the type is the one that its members also are, as ``int``; None where nothing is known."""
 
 _IN_USE: ContextVar[ProgramClasses | None] = ContextVar("classes of the program", default=None)
 
@@ -77,7 +77,7 @@ class ProgramClasses:
         """All classes of that name."""
         if self._by_name is None:
             self._by_name = {}
-            for each in dict.fromkeys(self._load()):
+            for each in _without_forerunners(dict.fromkeys(self._load())):
                 self._by_name.setdefault((each.__module__, each.__name__), []).append(each)
         return self._by_name.get((module, name.rpartition(".")[2]), ())
 
@@ -89,6 +89,19 @@ class ProgramClasses:
             yield
         finally:
             _IN_USE.reset(before)
+
+
+def _without_forerunners(classes: Iterable[type]) -> list[type]:
+    """Classes without those that ``dataclass(slots=True)`` has made others of: only these have objects.
+
+    The first one is known to the methods of the other, and so goes with it.
+    """
+    remade = {id(fields) for one in classes if "__slots__" in vars(one) and (fields := _fields_of(one)) is not None}
+    return [one for one in classes if "__slots__" in vars(one) or id(_fields_of(one)) not in remade]
+
+
+def _fields_of(definition: type) -> Any:
+    return vars(definition).get("__dataclass_fields__")
 
 
 def classes_in_use() -> ProgramClasses | None:
@@ -113,14 +126,16 @@ def class_by_name(module: str, name: str) -> type | None:
 def shape_of(definition: type) -> Shape:
     """What must be the same for objects of two classes to be compared; fields may be inherited."""
     if issubclass(definition, enum.Enum):
-        return shape_of_members({member.name: member.value for member in definition})
+        return shape_of_members({member.name: member.value for member in definition}, (definition,))
     shapes = (shape_of_attributes(vars(base)) for base in definition.__mro__)
     return next((shape for shape in shapes if shape is not None), None)
 
 
-def shape_of_members(members: Mapping[str, Any]) -> Shape:
-    """The shape of an enum."""
-    return ["members", {n: repr(v) if isinstance(v, _PLAIN_MEMBERS) else "" for n, v in members.items()}]
+def shape_of_members(members: Mapping[str, Any], bases: Iterable[type]) -> Shape:
+    """The shape of an enum, by its members and what it is derived from."""
+    values = {n: repr(v) if isinstance(v, _PLAIN_MEMBERS) else "" for n, v in members.items()}
+    types = [getattr(base, "_member_type_", object).__name__ for base in bases if issubclass(base, enum.Enum)]
+    return ["members", values, types[-1]]
 
 
 def shape_of_attributes(attributes: Mapping[str, Any]) -> Shape:
@@ -134,9 +149,9 @@ def shape_of_attributes(attributes: Mapping[str, Any]) -> Shape:
 
 def is_same_shape(stored: Shape, own: Shape) -> bool:
     """Whether objects of the class that was stored are such of the program's own."""
-    if not stored or not own or stored[0] != own[0]:
-        return stored == own
-    return bool(stored[1].items() <= own[1].items() if stored[0] == "members" else stored == own)
+    if not stored or not own or stored[0] != own[0] or stored[0] != "members":
+        return bool(stored == own)
+    return bool(stored[1].items() <= own[1].items() and stored[2:] == own[2:])
 
 
 def shape_text(shape: Shape) -> str:
@@ -144,7 +159,8 @@ def shape_text(shape: Shape) -> str:
     if not shape:
         return "no declared fields"
     if shape[0] == "members":
-        return "the members " + ", ".join(f"{n} = {v}" if v else n for n, v in shape[1].items())
+        kind = "" if shape[2] == "object" else f" of type {shape[2]}"
+        return f"the members{kind} " + ", ".join(f"{n} = {v}" if v else n for n, v in shape[1].items())
     return "the fields " + (", ".join(shape[1]) or "()")
 
 

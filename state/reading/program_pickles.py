@@ -148,7 +148,7 @@ class _StateReader(_Reader):
         own = self._classes.find(module, arguments[1])
         if own is None:
             return super()._make(make, place, *arguments)
-        self._taken[own] = shape_of_members(arguments[3]) if is_enum else None
+        self._taken[own] = shape_of_members(arguments[3], arguments[0]) if is_enum else None
         return own
 
     def _fill_once(

@@ -101,6 +101,9 @@ number_of = lambda key: key.number
 kind_of = lambda n: User(n % 2)
 """
 
+SLOTS = DATACLASS.replace("frozen=True", "frozen=True, slots=True")
+NUMBERS = ENUM.replace("enum.Enum", "enum.IntEnum")
+
 INHERITED = """
 @dataclasses.dataclass(frozen=True)
 class Base:
@@ -133,6 +136,7 @@ kind_of = lambda n: There(n % 2)
 VERSIONS = {
     "dataclass": (DATACLASS.format(version=1), DATACLASS.format(version=2)),
     "enum": (ENUM.format(member=""), ENUM.format(member="HOLIDAY = 8")),
+    "dataclass with slots": (SLOTS.format(version=1), SLOTS.format(version=2)),
     "object": (OBJECT.format(version=1), OBJECT.format(version=2)),
 }
 
@@ -140,6 +144,11 @@ OTHER = {
     "another field": (DATACLASS.format(version=1), DATACLASS.replace("number: int", "number: int; place: str = ''")),
     "another inherited field": (INHERITED, INHERITED.replace("number: int", "number: int; place: str = ''")),
     "gone": (DATACLASS.format(version=1), DATACLASS.replace("User", "Customer")),
+    "another field, with slots": (
+        SLOTS.format(version=1),
+        SLOTS.replace("number: int", "number: int; place: str = ''"),
+    ),
+    "no numbers any more": (NUMBERS.format(member=""), ENUM.format(member="")),
     "one of two of its name": (TWINS, TWINS),
     "renumbered": (ENUM.format(member=""), ENUM.format(member="HOLIDAY = 0").replace("MO = 1\n", "MO = 9; DI = 1\n")),
 }
