@@ -1,7 +1,8 @@
 """Metrics as Ray's own, so that the Prometheus endpoint of a Ray node shows jobs beside its actors.
 
 Ray keeps a value for each set of labels until its process ends; what has gone is set to NaN once, which Prometheus
-takes for an end.
+takes for an end. It writes names in lower case, and knows fewer characters than ours have: the label ``metric`` is the
+name itself, so that ``a.b`` and ``a_b``, or ``aB`` and ``ab``, stay two.
 
 Source: ``ray.util.metrics``.
 """
@@ -44,9 +45,9 @@ class RayMetrics:
         """Set all of it anew."""
         before, self._set = self._set, {}
         for sample in samples:
-            labels = dict(sample.labels)
             for metric, value in sample.metrics.items():
-                name = _ODD.sub("_", f"{PREFIX}_{sample.scope}_{metric}")
+                labels = {**sample.labels, "metric": metric}
+                name = _ODD.sub("_", f"{PREFIX}_{sample.scope}_{metric}").lower()
                 self._gauge(name, sample).set(float(value), tags=labels)
                 self._set[name, tuple(labels.items())] = None
         for name, labels_of in before:
@@ -57,7 +58,7 @@ class RayMetrics:
         if name not in self._gauges:
             from ray.util.metrics import Gauge
 
-            self._gauges[name] = Gauge(name, description=f"of {sample.scope}", tag_keys=tuple(sample.labels))
+            self._gauges[name] = Gauge(name, description=f"of {sample.scope}", tag_keys=(*sample.labels, "metric"))
         return self._gauges[name]
 
     def close(self) -> None:
