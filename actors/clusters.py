@@ -46,6 +46,7 @@ __all__ = [
     "cancel_job",
     "cluster_named",
     "connect",
+    "is_connected_to_ray",
     "list_clusters",
     "only_cluster_on_ray",
     "start_heads",
@@ -198,13 +199,18 @@ def list_clusters(address: str | None = None) -> list[Cluster]:
     return clusters
 
 
+def is_connected_to_ray() -> bool:
+    """Whether this process is connected to a Ray; asked without importing it."""
+    is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)  # it may be half imported
+    return is_initialized is not None and bool(is_initialized())
+
+
 def only_cluster_on_ray(name: str | None = None) -> Cluster | None:
     """A connection to the Headrace cluster on the Ray that this process is connected to: of the name, or the only one.
 
     None if there is none, or there are several and none was named, or this process is connected to no Ray.
     """
-    is_connected = getattr(sys.modules.get("ray"), "is_initialized", None)  # it may be half imported
-    if is_connected is None or not is_connected():
+    if not is_connected_to_ray():
         return None
     from .ray.system import clusters_on_ray
 

@@ -328,10 +328,11 @@ class ExecutionEnvironment(DataSetSources):
     ) -> ExecutionResult:
         """Run a plan from its sinks; called by the data set classes."""
         if is_only_shown():
-            from headrace.engine.optimizer.explain import explain_json
+            from headrace.engine.optimizer.explain import explain_json, explain_text
 
-            plan = explain_json(self._optimized(sinks))
-            raise ProgramShown(plan, plan)
+            optimized = self._optimized(sinks)
+            shown = f"data set {job_name!r}\n{explain_text(optimized)}"
+            raise ProgramShown(shown, explain_json(optimized))
         executor = self._get_executor()
         started = monotonic()
         with self._fetched_files() as cached, self._reports.tell(job_name, watch) as told:

@@ -6,7 +6,8 @@ said once.
 
 *Which cluster.* On Spark the one that is on the same Ray, if there is one and no other. For either executor the one
 that is named, by ``cluster_name`` or ``headrace run --target session``. Without any, ``rest=`` serves REST out of this
-very process, as for streams that run in it. Where nobody is to be told nothing is done.
+very process, as for streams that run in it. Where nobody is to be told nothing is done: on Spark that is known once
+this process is connected to Ray, so a first run may begin to be watched in vain.
 """
 
 from __future__ import annotations
@@ -97,10 +98,21 @@ class RunReports:
         self._cluster: Cluster | None = None
         self._former: list[Cluster] = []
         self._look_again_s = 0.0
+        self._lock = threading.Lock()
 
     @property
-    def _is_wanted(self) -> bool:
-        return self._is_on_ray or self._must_be_there or self._name is not None or self._rest is not None
+    def _is_named(self) -> bool:
+        return self._must_be_there or self._name is not None or self._rest is not None
+
+    def is_alone(self) -> bool:
+        """Whether there is nobody to tell, as it is certain: no cluster was named, and none is on the Ray of Spark."""
+        if self._cluster is not None or self._is_named:
+            return False
+        if not self._is_on_ray:
+            return True
+        from headrace.actors.clusters import is_connected_to_ray
+
+        return is_connected_to_ray() and self.cluster() is None
 
     @contextlib.contextmanager
     def tell(self, job_name: str, watch: RunWatch | None) -> Iterator[ToldRun | None]:
@@ -109,7 +121,7 @@ class RunReports:
         Raises:
             ClusterUnavailableError: If a cluster was asked for that is not there.
         """
-        if not self._is_wanted:
+        if self.is_alone():
             yield None
             return
         if self._must_be_there or self._rest is not None:
@@ -123,11 +135,14 @@ class RunReports:
         run.end(None)
 
     def cluster(self) -> Cluster | None:
-        """Return the cluster, if there is one by now; called in threads of runs."""
+        """Return the cluster, if there is one by now; called in threads of runs, too."""
         if self._cluster is None and time.monotonic() >= self._look_again_s:
-            self._look_again_s = time.monotonic() + LOOK_FOR_CLUSTER_S
-            with contextlib.suppress(ClusterUnavailableError):
+            try:
                 self._connect()
+            except Exception as error:  # Ray may say many things, and none of them is the run's
+                _LOG.debug("no cluster is found: %r", error)
+            if self._cluster is None and self._is_named:
+                self._look_again_s = time.monotonic() + LOOK_FOR_CLUSTER_S
         return self._cluster
 
     def lost(self) -> None:
@@ -138,8 +153,11 @@ class RunReports:
             self._look_again_s = time.monotonic() + INTERVAL_S
 
     def _connect(self) -> None:
-        if self._cluster is not None:
-            return
+        with self._lock:
+            if self._cluster is None:
+                self._find_or_start()
+
+    def _find_or_start(self) -> None:
         from headrace.actors.clusters import connect, only_cluster_on_ray
         from headrace.engine.kernel.config import ClusterSettings
 
@@ -225,6 +243,8 @@ class ToldRun:
     def _follow(self) -> None:
         while not self._is_over.is_set():
             self._report(self._details())
+            if not self._was_heard and self._reports.is_alone():
+                return
             self._is_over.wait(INTERVAL_S)
         until_s = time.monotonic() + LAST_WORD_S
         last_word = self._details()

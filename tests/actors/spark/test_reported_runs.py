@@ -8,6 +8,8 @@ import pytest
 from dashboard_kit import until
 
 from headrace import ExecutionEnvironment, RestSettings
+from headrace.actors.clusters import all_jobs, connect
+from headrace.dataset import reported_runs
 from headrace.engine.errors import HeadraceError, JobCanceledError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -89,3 +91,26 @@ def test_a_run_is_canceled_by_rest_while_its_tasks_wait(env, tmp_path):
     thread.join(60)
     go_on.touch()
     assert [type(error) for error in errors] == [JobCanceledError]
+
+
+def on_ray(spark):
+    """An environment as of users: the cluster on the same Ray is found, if there is one."""
+    env = ExecutionEnvironment(spark, PARALLELISM, options={})
+    env._reports = reported_runs.RunReports("spark", None, None, None, says_where=False)
+    return env
+
+
+def test_without_a_cluster_on_ray_no_run_is_watched(spark, monkeypatch):
+    ExecutionEnvironment(spark, PARALLELISM, options={}).from_elements(1).count()  # now this process is connected
+    monkeypatch.setattr(reported_runs, "ToldRun", None)
+    assert on_ray(spark).from_elements(1, 2).count() == 2
+
+
+def test_the_only_cluster_on_ray_is_told(spark):
+    ExecutionEnvironment(spark, PARALLELISM, options={}).from_elements(1).count()
+    with connect("ray", name="shows"):
+        env = on_ray(spark)
+        assert env.from_elements(1, 2).count() == 2
+        (job,) = [view for name, view in all_jobs() if name == "shows"]
+        assert (job.is_data_set, job.state) == (True, "FINISHED")
+        env._reports.close()

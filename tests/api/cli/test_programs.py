@@ -54,7 +54,11 @@ def test_info_shows_a_program_and_does_not_run_it(tmp_path, capsys):
 
 def test_info_shows_a_data_set_and_says_when_there_is_nothing_to_show(tmp_path, capsys):
     assert main(["info", written(tmp_path, DATA_SET)]) == 0
-    assert json.loads(capsys.readouterr().out)
+    text = capsys.readouterr().out
+    assert text.startswith("data set 'headrace dataset job'")
+    assert "map by <lambda>" in text
+    assert main(["info", "--json", written(tmp_path, DATA_SET)]) == 0
+    assert [node["operator"] for node in json.loads(capsys.readouterr().out)["nodes"]][-1] == "Collect"
     assert main(["info", written(tmp_path, "x = 1")]) == 1
     assert "without running a job" in capsys.readouterr().err
     assert main(["info", str(tmp_path / "none.py")]) == 2
