@@ -16,11 +16,13 @@ import pyarrow as pa
 
 from ...checkpoints.snapshot import RestoredPart, SnapshotPart
 from ...checkpoints.state_files import FORMAT_VERSION, FrozenColumn, read_state_file, write_state_file
-from ...errors import CheckpointCorruptError, CheckpointMismatchError, ProgramError
+from ...errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, ProgramError
 from ...identifiers import OperatorId
 from ...keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from ...keyed.evolution import migration, of_whole, stored_form
 from ...keyed.kinds import StateDescriptor
+from ...keys.key_classes import KEY_CLASSES, check_key_classes, check_noted_classes, notes_of
+from ...reading.program_classes import own_classes_in
 from ...values.encoding import decode_values
 from ...values.type_sources import type_of_hint
 from ...values.types import Change
@@ -221,6 +223,9 @@ class HeapOperatorStateBackend:
                     "key": FrozenColumn(list(entries), name),
                     "value": FrozenColumn(list(entries.values()), name),
                 }
+                classes = own_classes_in(entries)
+                if classes:
+                    facts[KEY_CLASSES] = notes_of(classes)
             else:
                 values = state.values if state.declared else state.share
                 if not values:
@@ -279,6 +284,12 @@ class HeapOperatorStateBackend:
         data, facts = read_state_file(part, self.operator)
         try:
             columns = [decode_values(data.column(name), facts[f"{name}_encoding"]) for name in names]
+            if "key" in names:
+                check_noted_classes(facts)
+                check_key_classes(columns[0])
+        except CheckpointError as error:
+            error.context = {"operator": self.operator, "state": part.state, **error.context}
+            raise
         except (KeyError, TypeError, ValueError) as error:
             message = f"a state file cannot be decoded: {error!r:.300}"
             raise CheckpointCorruptError(message, operator=self.operator, state=part.state) from error

@@ -154,9 +154,9 @@ OTHER = {
 }
 
 
-def version(classes, **names):
+def version(classes, instead="", **names):
     names |= {"__name__": "__main__"}
-    exec(compile(PROGRAM.format(classes=classes), "<program>", "exec"), names)
+    exec(compile(PROGRAM.format(classes=classes) + instead, "<program>", "exec"), names)
     return names["program"]
 
 
@@ -176,7 +176,7 @@ def stopped(env, program, out):
     program(env, out, COUNT, 400)
     client = env.execute_async("version 1")
     for view in client.views():
-        if view.vertices and view.vertices[0].records_in >= 100:
+        if any(vertex.records_in >= 100 for vertex in view.vertices):
             break
     return client.stop_with_savepoint()
 
@@ -235,3 +235,40 @@ def test_two_classes_of_one_name_are_told_apart_after_a_failure(env, tmp_path):
     assert Path(failed).exists()
     counts = [["record", number, n + 1] for number in range(7) for n in range(len(range(number, COUNT, 7)))]
     assert sorted(row[:3] for row in rows_in(out) if row[0] == "record") == counts
+
+
+BROADCAST = """
+class Rules(BroadcastProcessFunction):
+    descriptor = MapStateDescriptor("rules")
+
+    def process_element(self, n, context):
+        yield [n, context.get_broadcast_state(self.descriptor).get(key_of(1))]
+
+    def process_broadcast_element(self, n, context):
+        context.get_broadcast_state(self.descriptor).put(key_of(n), n)
+
+def program(env, out, count, rate):
+    numbers = GeneratorSource(lambda n: n, count=count, records_per_second=rate, number_of_splits=1)
+    rules = GeneratorSource(lambda n: n, count=7, number_of_splits=1)
+    none = WatermarkStrategy.no_watermarks()
+    rules = env.from_source(rules, none, "rules").uid("rules").broadcast(Rules.descriptor)
+    stream = env.from_source(numbers, none, "numbers").uid("numbers").connect(rules).process(Rules()).uid("match")
+    stream.sink_to(FileSink.json_lines(out)).uid("out")
+"""
+
+
+@pytest.mark.parametrize("env", ["heap"], indirect=True)
+@pytest.mark.parametrize("kind", ["dataclass", "another field"])
+def test_keys_of_broadcast_state_are_found_or_refused(env, tmp_path, kind):
+    first, second = ({**VERSIONS, **OTHER})[kind]
+    savepoint = stopped(env, version(first, BROADCAST), str(tmp_path / "out"))
+    before = len(rows_in(tmp_path / "out"))
+    version(second, BROADCAST)(env, str(tmp_path / "out"), COUNT, None)
+    if kind == "another field":
+        with pytest.raises((JobFailedError, CheckpointMismatchError), match=r"class __main__\.User .*state 'rules'"):
+            env.execute("version 2", from_savepoint=savepoint)
+        return
+    env.execute("version 2", from_savepoint=savepoint)
+    rows = sorted(rows_in(tmp_path / "out"))
+    assert [n for n, _ in rows] == list(range(COUNT))
+    assert all(rule == 1 for _, rule in rows[before:])
