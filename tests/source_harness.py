@@ -129,6 +129,7 @@ class Harness:
         self.source = source or ListSource()
         self.output = Recorder()
         self.now_ms = now_ms
+        self.warnings = []
         self.state = HeapOperatorStateBackend("source")
         self.state.restore(parts, 0, 1)
         self.operator = SourceOperator(self.source, strategy)
@@ -146,6 +147,7 @@ class Harness:
             metrics=MetricGroup(),
             now_ms=lambda: self.now_ms,
             probe=lambda point: None,
+            report=lambda name, value: self.warnings.append((name, value)),
         )
         self.operator.open(context)
 

@@ -223,7 +223,9 @@ class _GeneratorEnumerator:
     def discover(self) -> Discovery:
         n = self._number_of_splits
         payload = {"of": n, "chunk": self._chunk, "count": self._count}
-        return Discovery([Split(f"{i}/{n}", {"index": i, **payload}) for i in range(n)], is_final=True)
+        # All advance through the same numbers: one that waited for the end of another would be behind in event time.
+        splits = [Split(f"{i}/{n}", {"index": i, **payload}, is_bounded=False) for i in range(n)]
+        return Discovery(splits, is_final=True)
 
 
 class _OpenRange:

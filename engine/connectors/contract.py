@@ -60,8 +60,9 @@ class Split:
         origin: What of the outside it was cut out of (a file), if that may be cut in several ways. All splits of an
             origin are discovered at once, and what was cut before is never cut again, however discovery cuts it now.
             Only discoveries say it.
-        is_bounded: Whether it ends: such a split is handed out when a reader has time for it. Splits without end are
-            all read from the beginning, dealt out evenly. None: as the source. Only discoveries say it.
+        is_bounded: Whether it ends, and may wait: such a split is handed out when a reader has time for it. Splits
+            without end, and those that advance through event time side by side, are all read from the beginning, dealt
+            out evenly. None: as the source. Only discoveries say it.
     """
 
     split_id: str

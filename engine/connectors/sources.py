@@ -102,6 +102,9 @@ class SourceOperator(Operator):
         self._combined = CombinedWatermarkStatus()
         # Whether strange event times have been told: once, however many splits have them.
         self._has_warned = False
+        # Splits that have come and brought no record yet; and whether one was told of that began too late.
+        self._unread: set[str] = set()
+        self._has_told_of_late = False
         # What was emitted last, so that only changes are emitted.
         self._emitted_ms = MIN_TIMESTAMP
         self._is_idle = False
@@ -230,6 +233,7 @@ class SourceOperator(Operator):
         self._requested = None
         for split in splits:
             self._track(split.split_id, self.context.now_ms(), is_bounded=split.is_bounded)
+            self._unread.add(split.split_id)
         self._opened().add_splits(list(splits))
 
     def handle_source_event(self, event: Any) -> None:
@@ -301,6 +305,8 @@ class SourceOperator(Operator):
                 self.context.metrics.count("num_records_in", batch.num_rows)  # read, as in FLIP-33
                 self._withheld.add(batch.num_rows)
                 self._note_emission(batch, now_ms)
+                if polled.split_id in self._unread:
+                    self._judge_first(polled.split_id, batch)
                 self.context.output.emit(batch)
             if polled.watermark_ms is not None and not self.context.is_batch:
                 self.context.step.is_cut = False  # it stands where the source has put it
@@ -317,6 +323,24 @@ class SourceOperator(Operator):
         self._emitted_at_ms = now_ms
         if batch.timestamps is not None:
             self.context.metrics.gauge(EMIT_LAG, float(now_ms - int(batch.timestamps[-1])))
+
+    def _judge_first(self, split_id: str, batch: Batch) -> None:
+        """Tell of a split that begins behind event time: splits are read one after another, and it came too late.
+
+        What comes of its records is for those behind to say; windows drop them. A split that was not handed out yet
+        holds no event time, as nobody knows where it begins.
+        """
+        self._unread.discard(split_id)
+        if self._has_told_of_late or batch.timestamps is None or self.context.is_batch:
+            return
+        last_ms = int(batch.timestamps.max())
+        if last_ms <= self._emitted_ms:
+            self._has_told_of_late = True
+            self.context.warn(
+                f"split {split_id!r} begins {self._emitted_ms - last_ms} ms behind event time, where splits that were"
+                " read before have brought it: its records are late, and windows drop those (num_late_records_dropped)."
+                " Read bounded input in batch mode, with as many readers as splits, or with a larger out-of-orderness"
+            )
 
     def _watermark_lag(self) -> float:
         has_ended = self._emitted_ms >= MAX_WATERMARK.timestamp_ms
@@ -439,6 +463,7 @@ class SourceOperator(Operator):
     def _forget(self, split_id: str) -> None:
         del self._trackers[split_id]
         self._bounded.discard(split_id)
+        self._unread.discard(split_id)
         self._combined.remove(split_id)
 
     def _track(self, split_id: str, now_ms: int, *, is_bounded: bool | None) -> EventTimeTracker:

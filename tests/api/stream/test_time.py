@@ -6,6 +6,9 @@ that go on after a source has ended.
 
 from __future__ import annotations
 
+import json
+
+import pyarrow as pa
 import pytest
 
 from headrace import (
@@ -16,7 +19,10 @@ from headrace import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WatermarkStrategy,
+    count,
 )
+from headrace.connectors.datagen import GeneratorSource
+from headrace.connectors.files import FileSource
 from headrace.connectors.scripted import Fail, Pause, ScriptedSource, Timed, Watermark
 from headrace.engine.errors import ConfigurationError, UserFunctionError
 from headrace.stream.restoring import Restore
@@ -51,6 +57,39 @@ def first_of(rows, n):
     """The first rows of a job that does not end; it is canceled then."""
     with rows:
         return [next(rows) for _ in range(n)]
+
+
+# ------------------------------------------------------------------------------------------------ splits and event time
+@pytest.mark.parametrize("make", ["records", "batches"])
+def test_no_record_of_a_generator_is_late_with_more_splits_than_readers(make, env):
+    """All splits go through the same times: one that was read behind another would be late as a whole."""
+    if make == "records":
+        source = GeneratorSource(lambda n: {"n": n, "ts": n}, 4_000, number_of_splits=7)
+    else:
+        source = GeneratorSource.batches(
+            lambda start, size: pa.RecordBatch.from_pydict({"ts": range(start, start + size)}),
+            4_000, number_of_splits=7, batch_size=50,
+        )  # fmt: skip
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
+    windows = (
+        env.from_source(source, strategy, "numbers").key_by(lambda row: 0).window(TumblingEventTimeWindows.of(100))
+    )
+    counted = windows.aggregate(numbers=count()).execute_and_collect()
+    assert [row["numbers"] for row in counted] == [100] * 40
+
+
+def test_a_file_that_is_read_too_late_is_told_in_the_jobs_history(tmp_path):
+    """As in Flink its records are late: a file that nobody reads yet holds no event time."""
+    for name, first in (("a", 100), ("b", 0)):
+        lines = [json.dumps({"ts": first + n}) for n in range(5)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=1) as env:
+        stream = env.from_source(
+            FileSource.json_lines(tmp_path / "*.jsonl"), KEPT.with_timestamp_assigner("ts"), "files"
+        )  # fmt: skip
+        stream.print()
+        view = env.execute("late").view
+    assert [text for _, text in view.history if "begins 99 ms behind event time" in text]
 
 
 # ----------------------------------------------------------------------------------------------------------- quiet ones

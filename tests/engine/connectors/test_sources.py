@@ -91,6 +91,17 @@ def test_the_watermark_follows_its_batch():
     assert source.output.elements == [[1, 2], Watermark(1)]
 
 
+def test_a_split_that_comes_when_event_time_is_past_it_is_told_of_once():
+    """Splits are read one after another; of the first one nobody can say that, nor of one that goes on from there."""
+    source = Harness()
+    for split_id, times in (("a", (10, 20)), ("b", (20, 30)), ("c", (5, 15)), ("d", (7,))):
+        source.add(split_id, *times)
+        for _ in range(4):
+            source.poll(1)
+    ((_, told),) = source.warnings
+    assert told.startswith("split 'c' begins 24 ms behind event time"), told
+
+
 def test_timestamps_are_given_to_records():
     source = Harness()
     batches = []
