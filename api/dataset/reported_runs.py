@@ -284,7 +284,9 @@ class ToldRun:
             entered_ms[JobStatus.CANCELLING.value] = self._canceled_ms
         if self._ended_ms is not None:
             entered_ms[state.value] = self._ended_ms
-        stages = tuple(replace(one, name=_sent(one.name, MOST_CHARACTERS_OF_NAME)) for one in self.watch.stages)
+        stages = [replace(one, name=_sent(one.name, MOST_CHARACTERS_OF_NAME)) for one in self.watch.stages]
+        if state is JobStatus.CANCELED:  # which is what an executor takes for a failure of what ran
+            stages = [replace(one, state=state.value) if one.state == "FAILED" else one for one in stages]
         view = JobView(
             job_id=self._job_id,
             name=self._name,
@@ -304,7 +306,7 @@ class ToldRun:
             accumulators=dict(self.accumulators),
             entered_ms=entered_ms,
             failures=() if failure is None else (failure,),
-            stages=stages,
+            stages=tuple(stages),
             num_stages_left_out=self.watch.num_left_out,
         )
         return JobDetails(view, plan=_sent(self.plan, MOST_CHARACTERS))

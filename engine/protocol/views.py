@@ -181,7 +181,8 @@ class StageView:
     Attributes:
         id: Its number in the run.
         name: What it does.
-        state: ``RUNNING``, ``FINISHED`` or ``FAILED``; of Spark also ``PENDING`` and ``SKIPPED``.
+        state: ``RUNNING``, ``FINISHED`` or ``FAILED``; of Spark also ``PENDING`` and ``SKIPPED``; where a cluster
+            shows it, once somebody has canceled it, ``CANCELED``.
         num_tasks: How many tasks it has: partitions. 0 while that is not known.
         num_done: How many of them are done.
         num_running: How many run now.

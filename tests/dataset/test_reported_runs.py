@@ -151,6 +151,7 @@ def test_a_run_is_canceled_by_who_may(env, tmp_path):
         "is a stage of data set" in ask(rest.url, f"{path}/vertices/{stage}/subtasktimes", rest.token).json["errors"][0]
     )
     assert rest.job_status(job_id) == "RUNNING"
+    running = running_stages(rest)[0]["id"]
     assert ask(rest.url, path, rest.token, method="PATCH").status == 202
     until(lambda: rest.job_status(job_id) != "RUNNING", "its program does not hear of it")
     assert rest.job_status(job_id) == "CANCELLING"
@@ -158,6 +159,9 @@ def test_a_run_is_canceled_by_who_may(env, tmp_path):
     run.join()
     assert isinstance(run.error, JobCanceledError)
     assert rest.job_status(job_id) == "CANCELED"
+    (ended,) = [one for one in rest.job(job_id)["vertices"] if one["id"] == running]
+    assert (ended["status"], ended["stage"]["state"]) == ("CANCELED", "CANCELED")
+    assert ended["end-time"] >= ended["start-time"] > 0
     assert list(rest.get(f"{path}/exceptions")["exceptionHistory"]["entries"]) == []
     assert not any((tmp_path / "out").glob("part*")), "what was canceled has written nothing"
     assert ask(rest.url, path, rest.token, method="PATCH").status == 409

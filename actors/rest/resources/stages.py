@@ -33,7 +33,7 @@ def tasks_of_stage(stage: StageView) -> dict[str, int]:
 
 def vertex_of_stage(stage: StageView, now_ms: int) -> dict[str, Any]:
     """Return a stage with the keys of a vertex."""
-    is_over = stage.state in ("FINISHED", "FAILED", "SKIPPED")
+    is_over = stage.state in ("FINISHED", "FAILED", "CANCELED", "SKIPPED")
     began_ms = stage.started_ms or -1
     return {
         "id": str(stage.id),

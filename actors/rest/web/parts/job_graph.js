@@ -47,7 +47,9 @@ function ofTasks(vertex, busy, held) {
   return [left, `${percent(busy)} busy`, [`${rate(vertex["read-records-per-second"])} in`, out]];
 }
 
-const STAGE_COLOURS = { RUNNING: loadColour(0.5, 0), FAILED: "var(--bad)" };
+/** Of the band of a stage: names stand in white on it, in the light and in the dark. */
+const STAGE_COLOURS = { RUNNING: loadColour(0.5, 0), FAILED: "#b3282d" };
+const OTHER_STAGE = "#5b6a80";
 
 /** The same of a stage, which comes to an end: state, how far it is, how long it has taken, and what it has given. */
 function ofStage(vertex) {
@@ -60,7 +62,7 @@ function Vertex({ vertex, at, hints, isChosen, onChoose }) {
   const { spread } = vertex;
   const isKnown = vertex.busy !== undefined;
   const [busy, held] = [spread?.["max-busy"] ?? 0, spread?.["max-backpressured"] ?? 0];
-  const colour = isKnown ? loadColour(busy, held) : STAGE_COLOURS[vertex.stage?.state] ?? "var(--muted)";
+  const colour = isKnown ? loadColour(busy, held) : vertex.stage ? STAGE_COLOURS[vertex.stage.state] ?? OTHER_STAGE : "var(--muted)";
   const names = lines(vertex.name, vertex.stage ? NAME_LENGTH_OF_STAGE : NAME_LENGTH);
   const [left, right, below] = vertex.stage ? ofStage(vertex) : ofTasks(vertex, busy, held);
   const kinds = [...new Set(hints.map((hint) => hint.kind))];
