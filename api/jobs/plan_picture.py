@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.engine.errors import HeadraceError
+from headrace.engine.plan.plan import Node, walk
 
-__all__ = ["PlanBox", "draw_plan", "html_of_plan", "html_of_stream"]
+__all__ = ["PlanBox", "draw_nodes", "draw_plan", "html_of_plan", "html_of_stream"]
 
 WIDTH, HEIGHT = 190, 52
 """Of a box, in pixels, as all numbers here."""
 
 GAP_X, GAP_Y = 90, 18
 MARGIN = 6
+DIP = 46
+"""How far arrows aim below boxes that they go around; they get three quarters of it."""
 MOST_CHARACTERS = 25
 """Of a line in a box; the whole of it is told where the pointer rests."""
 
@@ -52,7 +55,7 @@ def draw_plan(boxes: Sequence[PlanBox], title: str) -> str:
     """
     places = _places(boxes)
     width = max((x for x, _ in places.values()), default=0) + WIDTH + MARGIN
-    height = max((y for _, y in places.values()), default=0) + HEIGHT + MARGIN
+    height = max((y for _, y in places.values()), default=0) + HEIGHT + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'style="max-width:100%;height:auto" fill="none" stroke="currentColor" font-family="sans-serif" '
@@ -84,6 +87,35 @@ def html_of_plan(plan: str) -> str:
             )
         )
     return draw_plan(boxes, "the operators of a program")
+
+
+def draw_nodes(roots: tuple[Node, ...], note: Callable[[Node], str], title: str) -> str:
+    """Return the drawing of a plan of nodes; what is read twice is drawn once.
+
+    Args:
+        roots: Its roots.
+        note: What stands below the name of each node.
+        title: What is drawn, for those who do not see it.
+    """
+    boxes = [
+        PlanBox(node.id, node.name, note(node), [(parent.id, _ship(node, index)) for index, parent in _inputs(node)])
+        for node in walk(*roots, into_iterations=False)
+    ]
+    return draw_plan(boxes, title)
+
+
+def _inputs(node: Node) -> Iterator[tuple[int, Node]]:
+    """What a node reads, each once: a join of a table with itself has it twice."""
+    seen: set[int] = set()
+    for index, parent in enumerate(node.inputs):
+        if parent.id not in seen:
+            seen.add(parent.id)
+            yield index, parent
+
+
+def _ship(node: Node, index: int) -> str:
+    """How records come over, in a word: by which key the plan says."""
+    return repr(node.ships[index]).split(" ", 1)[0] if index < len(node.ships) else "forward"
 
 
 def html_of_stream(name: str, of_type: object, plan: Callable[[], str]) -> str:
@@ -144,9 +176,14 @@ def _arrow(source: tuple[int, int], target: tuple[int, int], label: str) -> str:
     x1, y1 = source[0] + WIDTH, source[1] + HEIGHT // 2
     x2, y2 = target[0], target[1] + HEIGHT // 2
     bend = (x2 - x1) // 2
+    # One that would go through the boxes between goes below them.
+    dip = DIP if x2 - x1 > GAP_X and y1 == y2 else 0
     head = f"M{x2 - 7} {y2 - 4}L{x2} {y2}L{x2 - 7} {y2 + 4}"
-    line = f'<path d="M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}{head}" stroke-opacity="0.6"/>'
-    return line + _text(x2 - 12, y2 - 7, label, "end", 0.7)
+    curve = (
+        f"C{x1 + GAP_X // 2} {y1 + dip} {x2 - GAP_X // 2} {y2 + dip}" if dip else f"C{x1 + bend} {y1} {x2 - bend} {y2}"
+    )
+    line = f'<path d="M{x1} {y1}{curve} {x2} {y2}{head}" stroke-opacity="0.6"/>'
+    return line + _text(x2 - 12, y2 + (18 if dip else -7), label, "end", 0.7)
 
 
 def _loop(source: tuple[int, int], target: tuple[int, int]) -> str:

@@ -587,6 +587,10 @@ class TableEnvironment:
         """Return how rows are made; for `Table.explain`."""
         return self._execution.explained((self._execution.named(relation),))
 
+    def drawn(self, relation: Relation) -> str:
+        """Return how rows are made, as a drawing; for notebooks that show a `Table`."""
+        return self._execution.drawn((self._execution.named(relation),))
+
 
 def _at_second(text: str, message: str, *, hint: str | None = None) -> SqlError:
     """An error at the second statement of a text, or at the first if it is the only one."""

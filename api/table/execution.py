@@ -40,6 +40,7 @@ from ..dataset.dataset import DataSet
 from ..dataset.live import live_output
 from ..jobs.client import JobClient
 from ..jobs.live import LiveOutput
+from ..jobs.plan_picture import draw_nodes
 from ..sql.parsing.errors import SqlError
 from ..sql.parsing.statements import StopJob
 from ..sql.relations import Builder, Relation, renamed
@@ -178,6 +179,13 @@ class Execution:
         if lines:
             parts.append("\n".join(["== State ==", *lines]))
         return "\n\n".join(parts)
+
+    def drawn(self, roots: tuple[Node, ...]) -> str:
+        """Return plans as they are run, as a drawing for a notebook."""
+        optimized = self._rewritten(roots)
+        if self.mode == "streaming":
+            return draw_nodes(optimized, lambda node: _changes_of(node).partition(", ")[0], "the plan of streams")
+        return draw_nodes(optimized, lambda node: node.operator, "the plan of data sets")
 
     def explained_upgrade(
         self, path: str, roots: tuple[Node, ...], sinks: Sequence[SinkOfPlan], statements: Sequence[str]

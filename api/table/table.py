@@ -8,13 +8,14 @@ Source: PyFlink's ``Table``, ``GroupedTable``, ``GroupWindowedTable``, ``OverWin
 
 from __future__ import annotations
 
+import html
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from headrace.engine.errors import ProgramError, nearest
+from headrace.engine.errors import HeadraceError, ProgramError, nearest
 
 from ..arguments.checks import require_instance
 from ..jobs.live import LiveOutput
@@ -56,6 +57,10 @@ class Program(Protocol):
 
     def explained(self, relation: Relation) -> str:
         """Return how rows are made."""
+        ...
+
+    def drawn(self, relation: Relation) -> str:
+        """Return how rows are made, as SVG."""
         ...
 
 
@@ -101,6 +106,14 @@ class Table:
         """Write the columns and their types to standard output."""
         lines = [f"  `{one.name}` {sql_name(one.type)}" for one in self.schema]
         sys.stdout.write("(\n" + ",\n".join(lines) + "\n)\n")
+
+    def _repr_html_(self) -> str:
+        columns = ", ".join(f"{one.name} {sql_name(one.type)}" for one in self.schema)
+        try:
+            drawing = self._program.drawn(self.relation)
+        except HeadraceError as error:  # it cannot be run as things are
+            drawing = html.escape(error.message)
+        return f"<div><b>Table</b> of {html.escape(columns)}<br>{drawing}</div>"
 
     # -- columns -------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import xml.etree.ElementTree as ET
 
 import pyarrow as pa
 import pytest
@@ -94,3 +95,34 @@ def test_a_table_of_nothing_has_heads():
     assert html_table(pa.schema([("<x>", pa.int32())]), [], "0 rows") == (
         "<div><table><thead><tr><th>&lt;x&gt;</th></tr></thead><tbody></tbody></table><p>0 rows</p></div>"
     )
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize(("mode", "note"), [("batch", "Join"), ("streaming", "[I,UB,UA,D]")])
+def test_a_table_is_shown_as_its_columns_and_the_drawing_of_its_plan(mode, note):
+    with TableEnvironment.create(mode=mode, parallelism=2) as t:
+        t.create_temporary_view("n", pa.table({"x": [1, 2], "<b>": ["a", "b"]}))
+        table = t.sql_query("SELECT a.x, COUNT(*) AS c FROM n a JOIN n b ON a.x = b.x WHERE a.x > 1 GROUP BY a.x")
+        root = ET.fromstring(table._repr_html_().replace("<br>", "<br/>"))
+        assert root.find("b").text == "Table"
+        assert root.find("b").tail == " of x BIGINT, c BIGINT"
+        (svg,) = root.iter(f"{SVG}svg")
+        drawn = [group.find(f"{SVG}title").text for group in svg.iter(f"{SVG}g")]
+        explained = [line.strip(" |+-").split(" [I")[0] for line in table.explain().split("Plan of ")[1].splitlines()]
+        assert set(drawn) <= set(explained) | {line.removesuffix(" (as above)") for line in explained}
+        assert len(drawn) >= 4
+        assert note in [text.text for text in svg.iter(f"{SVG}text")]
+        # The join reads the scan twice, by a filter and past it: so there is one arrow more than there are steps.
+        assert len(list(svg.iter(f"{SVG}path"))) == len(drawn)
+        hostile = ET.fromstring(t.from_path("n")._repr_html_().replace("<br>", "<br/>"))
+        assert "<b> STRING" in hostile.find("b").tail
+
+
+def test_a_table_that_cannot_be_run_as_things_are_says_why():
+    with TableEnvironment.create(mode="batch", parallelism=2) as t:
+        t.execute_sql("CREATE TABLE endless (x BIGINT) WITH ('connector' = 'datagen')")
+        shown = t.from_path("endless")._repr_html_()
+    assert "has no end" in shown
+    assert "<svg" not in shown
