@@ -1,10 +1,11 @@
 """A restore tried out on paper: what of a snapshot has a place in a program, before anything runs.
 
-It reads the manifest alone, which names every state with its descriptor; no state is loaded. What the program declares
-is found as a task would find it: every operator is copied and opened, once, on empty state that compares each
-declaration with the snapshot's and refuses what a restore would refuse. Sources and sinks are not opened, for theirs
-would reach outside; their engine-side state is known. A user function's ``open`` does run (and ``close`` after it),
-unless the caller does not want that: then the states of user functions are compared when the job runs.
+It reads the manifest alone, which names every state with its descriptor and the classes of its keys; no state is
+loaded. What the program declares is found as a task would find it: every operator is copied and opened, once, on empty
+state that compares each declaration with the snapshot's and refuses what a restore would refuse. Sources and sinks are
+not opened, for theirs would reach outside; their engine-side state is known. A user function's ``open`` does run (and
+``close`` after it), unless the caller does not want that: then the states of user functions are compared when the job
+runs.
 
 It cannot know what is declared later than in ``open``, nor whether single values can be read: a restore may refuse what
 was found to fit here, never the other way round.
@@ -28,9 +29,11 @@ from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from headrace.state.keyed.evolution import migration
 from headrace.state.keyed.kinds import StateDescriptor
+from headrace.state.keys.key_classes import check_noted_classes
 from headrace.state.keys.key_groups import KeyGroupRange
 from headrace.state.open.names import BUFFERED_REQUESTS, COMMITTABLES, SINK_HISTORY
-from headrace.state.reading.program_pickles import dump_program, load_program
+from headrace.state.reading.program_classes import ProgramClasses
+from headrace.state.reading.program_pickles import dump_program, dump_program_classes, load_program
 
 from ..columns.records import Batch, LatencyMarker, StreamStatus, Watermark
 from ..connectors.async_sink_operator import AsyncSinkOperator
@@ -172,12 +175,14 @@ def check_restore(
     manifest = point.manifest
     known = {state.uid: state for state in manifest.operators}
     operators: list[OperatorReport] = []
+    classes = ProgramClasses(lambda: load_program(dump_program_classes(job_graph.vertices.values())[1]))
     for vertex in job_graph.vertices.values():
         copied: JobVertex = load_program(dump_program(vertex))
         for node in copied.chain:
             splits = point.enumerators.get(node.uid)
             trial = _Trial(node.uid, node.name, vertex, known.get(node.uid), has_splits=splits is not None)
-            operators.append(trial.run(node.operator, manifest, backend, open_functions=open_functions))
+            with classes.in_use():
+                operators.append(trial.run(node.operator, manifest, backend, open_functions=open_functions))
     here = {operator.uid for operator in operators}
     operators += _lost(manifest, point, here)
     lost = [operator for operator in operators if operator.verdict is RestoreVerdict.LOST]
@@ -225,15 +230,28 @@ def _lost(manifest: Manifest, point: RestorePoint, here: set[OperatorId]) -> Ite
 
 def _states_of(state: OperatorState) -> dict[str, Mapping[str, Any]]:
     """The states that an operator has in a snapshot, with their facts."""
-    found: dict[str, Mapping[str, Any]] = {}
+    return dict(_stored(state))
+
+
+def _stored(state: OperatorState) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The states of an operator's subtasks, each with its facts there."""
     for snapshot in state.subtasks:
         for file in snapshot.files:
             if file.kind == "rocksdb":
-                for each in file.metadata.get("states", ()):
-                    found[each["name"]] = each
+                yield from ((each["name"], each) for each in file.metadata.get("states", ()))
             else:
-                found[file.state] = {**file.metadata, "kind": file.kind}
-    return found
+                yield file.state, {**file.metadata, "kind": file.kind}
+
+
+def _strange_keys(state: OperatorState | None) -> dict[str, str]:
+    """Why keys would not be found, by state: the program's classes, which are known meanwhile, are others."""
+    strange: dict[str, str] = {}
+    for name, facts in () if state is None else _stored(state):
+        try:
+            check_noted_classes(facts)
+        except CheckpointMismatchError as error:
+            strange.setdefault(name, f"state {name!r}: {error.message}; {error.hint}")
+    return strange
 
 
 def _kind_text(facts: Mapping[str, Any]) -> str:
@@ -284,7 +302,7 @@ class _Trial:
             declared = {*keyed.declared, *plain.declared}
         else:
             declared, note = set(), "not opened: what it declares is compared when the job runs"
-        refused = {**keyed.refused, **plain.refused}
+        refused = {**keyed.refused, **plain.refused, **_strange_keys(self._state)}
         return self._report(declared, refused, note)
 
     def _check_backend(self, backend: str) -> None:

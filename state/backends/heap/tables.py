@@ -245,7 +245,7 @@ class HeapTable:
     ) -> bytes:
         classes = classes | own_classes_in(keys)
         if classes:
-            facts = {**facts, KEY_CLASSES: notes_of(classes)}
+            facts[KEY_CLASSES] = notes_of(classes)  # and so in the manifest, which a restore can be tried out with
         key_groups = key_groups_of(hash_keys(keys), max_parallelism)
         _check_owned(key_groups, facts, keys)
         key_column, key_encoding = encode_values(keys)

@@ -194,6 +194,7 @@ def test_a_changed_program_finds_the_state_of_its_keys(env, tmp_path, kind):
     assert 0 < before < COUNT
     env.set_parallelism(3)
     second(env, out, COUNT, None)
+    assert env.check_restore(savepoint).is_restorable
     env.execute("version 2", from_savepoint=savepoint)
     sizes = [len(range(number, COUNT, 7)) for number in range(7)]
     counts = [("record", number, n + 1) for number in range(7) for n in range(sizes[number])]
@@ -210,6 +211,9 @@ def test_keys_of_a_class_that_is_another_one_now_are_refused(env, tmp_path, kind
     first, second = map(version, OTHER[kind])
     savepoint = stopped(env, first, str(tmp_path / "out"))
     second(env, str(tmp_path / "out"), COUNT, None)
+    report = env.check_restore(savepoint, open_functions=False)
+    assert not report.is_restorable
+    assert any("keys of the checkpoint are of class __main__." in problem for problem in report.problems)
     with pytest.raises((JobFailedError, CheckpointMismatchError)) as caught:
         env.execute("version 2", from_savepoint=savepoint)
     text = str(caught.value)
