@@ -428,8 +428,8 @@ class Dispatcher:
         """End a cluster that is there for its jobs alone, once they have ended and their JobManagers have gone."""
         if not self._may_end_with_jobs or self._shutdown is not None or self._accepting or self._living_hosts():
             return []
-        if not all(job.has_ended for job in self._jobs.values()):
-            return []
+        if not all(job.has_ended or job.view.is_data_set for job in self._jobs.values()):
+            return []  # a data set is only shown here, and runs elsewhere
         self._shutdown = Shutdown(self.address, self._resource_manager, is_own=True)
         return [*self._shutdown.begin([]), *self._shut_down_further()]
 

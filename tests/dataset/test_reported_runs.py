@@ -139,9 +139,11 @@ def test_a_run_is_canceled_by_who_may(env, tmp_path):
     refused = [
         ask(rest.url, f"{path}/savepoints", rest.token, method="POST", body={"target-directory": str(tmp_path)}),
         ask(rest.url, f"{path}/checkpoints", rest.token, method="POST", body={}),
+        ask(rest.url, f"{path}/stop", rest.token, method="POST", body={}),
+        ask(rest.url, f"{path}/rescaling?parallelism=3", rest.token, method="PATCH", body={}),
         ask(rest.url, f"{path}?mode=stop", rest.token, method="PATCH"),
     ]
-    for response in (refused[0], refused[2]):
+    for response in refused:
         assert response.status == 409
         assert "is a data set" in response.json["errors"][0]
     for part in ("config", "checkpoints/config"):

@@ -58,17 +58,22 @@ _STOP_MODES = {"stop": StopMode.SUSPEND, "drain": StopMode.DRAIN}
 IN_PROGRESS, COMPLETED = {"id": "IN_PROGRESS"}, {"id": "COMPLETED"}
 
 
-def _require_running(request: RestRequest) -> str:
+def _require_running(request: RestRequest, *, may_be_data_set: bool = False) -> str:
     job_id = request.path["jobid"]
     view = request.cluster.details(job_id).view
     if JobStatus(view.state).is_terminal:
         raise RestError(409, f"job {job_id} has ended {view.state}")
+    if view.is_data_set and not may_be_data_set:
+        raise RestError(
+            409, f"job {job_id} is a data set, which its program runs: it can be canceled, and nothing else"
+        )
     return job_id
 
 
 def terminate(request: RestRequest) -> Answer:
     """Cancel a job, or end it in order with a last checkpoint, which is kept; it has ended a little later."""
-    job_id, mode = _require_running(request), request.query.get("mode", "cancel")
+    mode = request.query.get("mode", "cancel")
+    job_id = _require_running(request, may_be_data_set=mode == "cancel")
     if mode != "cancel":
         request.cluster.tell(job_id, StopJob(_STOP_MODES[mode]))
         return Answer({}, 202)

@@ -16,7 +16,8 @@ from headrace.engine.cluster.reported_jobs import LOOK_MS, MAX_SILENT_LOOKS
 from headrace.engine.cluster.stored_jobs import end_as_facts, end_from_facts
 from headrace.engine.errors import JobNotFoundError
 from headrace.engine.kernel.config import ClusterSettings
-from headrace.engine.kernel.machine import Asked, Reply, SpawnHost, StartTimer
+from headrace.engine.kernel.machine import Asked, Reply, Send, SpawnHost, Started, StartTimer
+from headrace.engine.protocol.control_messages import ReleaseAll
 from headrace.engine.protocol.details import JobDetails
 from headrace.engine.protocol.messages import (
     CancelReportedJob,
@@ -45,8 +46,8 @@ def view(version, state="RUNNING", job_id=SETS, **more):
 class Driver:
     """A Dispatcher, what it is asked, and time."""
 
-    def __init__(self):
-        self.dispatcher = Dispatcher(DISPATCHER, RESOURCE_MANAGER, ClusterSettings())
+    def __init__(self, **options):
+        self.dispatcher = Dispatcher(DISPATCHER, RESOURCE_MANAGER, ClusterSettings(**options))
         self.timers, self.spawned, self.now, self.count = {}, [], 5, 0
 
     def give(self, event):
@@ -175,6 +176,14 @@ def test_a_stream_cannot_be_told_of_or_canceled_so(driver):
     assert isinstance(refused, RequestFailed)
     assert isinstance(refused.error, JobNotFoundError)
     assert driver.job == before
+
+
+def test_a_cluster_that_ends_with_its_jobs_does_not_wait_for_data_sets():
+    driver = Driver(ends_with_jobs=True)
+    driver.give(Started(DISPATCHER))
+    driver.tell(1)
+    commands = driver.dispatcher.handle(driver.timers["jobs awaited"].message, driver.now)
+    assert [command.message for command in commands if isinstance(command, Send)] == [ReleaseAll(DISPATCHER)]
 
 
 def test_what_a_history_keeps_is_the_same_job():
