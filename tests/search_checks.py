@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import random
 from datetime import datetime, timezone
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from operator_harness import OperatorHarness
 from search_servers import SearchServer
@@ -114,7 +116,57 @@ def refused_documents_are_named_or_counted(server):
     assert server.documents(index).keys() == {"1", "3"}
 
 
+def ids_that_are_too_long_are_refused_alone(server):
+    """A service refuses all of a request with such an id."""
+    rows = [{"k": "a"}, {"k": "ä" * 257}, {"k": "x" * 512}, {"k": ""}, {"k": "a/b?#%\n\0\u2028"}, {"k": "c"}]
+    index = server.new_index()
+    skipping = UpsertOptions(batch_interval="10 ms", on_error="skip")
+    counters = written(sink_into(server, index, options=skipping), rows)
+    assert counters["num_records_skipped"] == 2
+    assert server.documents(index) == {row["k"]: row for row in (rows[0], *rows[2:3], *rows[4:])}
+    index = server.new_index()
+    text = told(lambda: written(sink_into(server, index), rows[:3]))
+    for part in (f"index {index!r}", "more than 512 bytes", "on_error='skip'"):
+        assert part in text
+
+
 # ------------------------------------------------------------------------------------------------------------ sources
+def values_come_back_as_they_were(server):
+    """Also what a float does not hold, in numbers that others have written."""
+    at = datetime(2020, 1, 2, 3, 4, 5, 678_901, timezone.utc)
+    row = {
+        "whole": 2**63 - 1, "exact": Decimal("12345678901234567890.1234567890"), "real": 0.1, "none": None, "at": at,
+        "text": 'a\n\0"\\\u2028ä', "list": [1, 2], "yes": True,
+    }  # fmt: skip
+    schema = pa.schema(
+        [
+            ("whole", pa.int64()), ("exact", pa.decimal128(38, 10)), ("real", pa.float64()), ("none", pa.int64()),
+            ("at", pa.timestamp("us", "UTC")), ("text", pa.string()), ("list", pa.list_(pa.int64())),
+            ("yes", pa.bool_()),
+        ]
+    )  # fmt: skip
+    index = server.new_index({"dynamic": False})
+    written(sink_into(server, index, key="text"), [row])
+    number = (
+        b'{"text": "other", "exact": 12345678901234567890.1234567890, "real": 1e22, "more": 0.10000000000000000001}'
+    )
+    server.ask("PUT", f"/{index}/_doc/other", number)
+    server.ask("POST", f"/{index}/_refresh")
+    source = OpenSearchSource(server.url, index, value=JsonMessages(schema))
+    rows = {found["text"]: found for found in read_some(reader_of(source, splits_of(source)))}
+    assert rows.pop("other")["exact"] == row["exact"]
+    assert rows == {row["text"]: row}
+
+
+def documents_that_are_not_kept_are_an_error(server):
+    index = server.new_index({"_source": {"enabled": False}})
+    server.put(index, [("d", {"n": 1})])
+    for value in (JsonMessages({"n": "int64"}), JsonMessages({"n": Decimal})):
+        source = OpenSearchSource(server.url, index, value=value)
+        with pytest.raises(SourceError, match="_source"):
+            read_some(reader_of(source, splits_of(source)))
+
+
 def source_of(server: SearchServer, index: str, **options: Any) -> OpenSearchSource:
     return OpenSearchSource(server.url, index, value=JsonMessages({"n": "int64"}), page_size=7, **options)
 
@@ -219,6 +271,9 @@ CHECKS = (
     without_an_order_the_last_stays,
     ids_of_several_columns_are_told_apart,
     refused_documents_are_named_or_counted,
+    ids_that_are_too_long_are_refused_alone,
+    values_come_back_as_they_were,
+    documents_that_are_not_kept_are_an_error,
     documents_come_once_as_they_were,
     a_query_says_which_documents,
     reading_goes_on_without_its_point_in_time,

@@ -1,17 +1,25 @@
-"""The client of OpenSearch, imported when it is needed, and what its errors mean."""
+"""The client of OpenSearch, imported when it is needed, and what its errors mean.
+
+Numbers of documents that a float cannot hold, as those of decimals, stay the texts that they are (`document_text`).
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
 from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
+from headrace.state.values.json_text import json_text
 
-__all__ = ["Answer", "SearchClient", "ServiceError", "quoted"]
+__all__ = ["Answer", "SearchClient", "ServiceError", "document_text", "quoted"]
 
 TIMEOUT_S = 30.0
 """For one answer, unless a sink says otherwise."""
@@ -19,7 +27,9 @@ TIMEOUT_S = 30.0
 AWAY_STATUS = frozenset({408, 429, 502, 503, 504})
 """HTTP's: too many requests, and whatever stands before a service that is away."""
 
-OWN_OPTIONS = frozenset({"hosts", "http_auth", "max_retries", "retry_on_timeout", "retry_on_status", "timeout"})
+OWN_OPTIONS = frozenset(
+    {"hosts", "http_auth", "max_retries", "retry_on_timeout", "retry_on_status", "serializer", "timeout"}
+)
 
 Answer = dict[str, Any]
 
@@ -94,12 +104,45 @@ class SearchClient:
         if self.user is not None:
             own["http_auth"] = (self.user, self.password)
         # Who asks decides what is asked again: not the client, by itself.
-        own |= {"max_retries": 0, "retry_on_timeout": False}
+        own |= {"max_retries": 0, "retry_on_timeout": False, "serializer": _exact_serializer()}
         try:
             return Service(opensearchpy.OpenSearch(**{**self.options, **own}))
         except (TypeError, ValueError, opensearchpy.ImproperlyConfigured) as error:
             message = f"OpenSearch's client cannot be made: {masked(str(error))}"
             raise ConfigurationError(message) from error
+
+
+_MARK = f"\0{secrets.token_hex(8)} "
+"""Before the text of a number that a float does not hold; no document has it."""
+
+_MARKED = re.compile(re.escape(json.dumps(_MARK)[:-1]) + '([^"]*)"')
+
+
+def _number(text: str) -> float | str:
+    """A number with a fraction or an exponent; its marked text if it is none of the floats."""
+    number = float(text)
+    is_exact = repr(number) == text or Decimal(repr(number)) == Decimal(text)
+    return number if is_exact else _MARK + text
+
+
+def document_text(document: Any) -> str:
+    """A document of an answer as JSON, with all the digits of its numbers."""
+    text = json_text(document)
+    return _MARKED.sub(r"\1", text) if _MARK[1:] in text else text
+
+
+def _exact_serializer() -> Any:
+    from opensearchpy.exceptions import SerializationError
+    from opensearchpy.serializer import JSONSerializer
+
+    class Exact(JSONSerializer):
+        def loads(self, s: str) -> Any:
+            try:
+                return json.loads(s, parse_float=_number)
+            except (ValueError, TypeError) as error:
+                raise SerializationError(s, error) from error
+
+    return Exact()
 
 
 class Service:

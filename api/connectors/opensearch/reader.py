@@ -23,11 +23,10 @@ from headrace.engine.connectors.contract import (
 )
 from headrace.engine.errors import CheckpointMismatchError, SourceError
 from headrace.state.checkpoints.manifest_schema import is_text
-from headrace.state.values.json_text import json_text
 
 from ..messages.client_thread import AwayError, ClientThread
 from ..messages.decoding import MessageDecoder, Metadata
-from .client import Answer, SearchClient, Service, ServiceError, quoted
+from .client import Answer, SearchClient, Service, ServiceError, document_text, quoted
 
 __all__ = ["METADATA", "Document", "IndexReader", "Scan", "search_body"]
 
@@ -206,7 +205,10 @@ class _Fetcher(ClientThread):
 
 
 def _document(hit: Mapping[str, Any]) -> Document:
-    source = json_text(hit.get("_source", {})).encode()
+    if "_source" not in hit:
+        message = f"index {hit['_index']!r} does not keep its documents (its mapping has _source disabled)"
+        raise SourceError(message)
+    source = document_text(hit["_source"]).encode()
     return Document(hit["_index"], hit["_id"], hit.get("_version"), hit["sort"][0], source)
 
 

@@ -25,6 +25,9 @@ OVERHEAD_BYTES = 120
 
 CONFLICT = 409
 
+MOST_ID_BYTES = 512
+"""Of an id in UTF-8. A service refuses all of a request that has a longer one."""
+
 
 class OpenSearchSink(UpsertSink):
     """Writes records as documents.
@@ -134,6 +137,13 @@ class _Writer(UpsertSinkWriter):
         return OVERHEAD_BYTES + len(key or "") + len(document or b"")
 
     def apply(self, entries: list[Entry]) -> Iterable[Refused]:
+        too_long = [entry for entry in entries if len((entry[0] or "").encode()) > MOST_ID_BYTES]
+        refused = [Refused(entry, f"its id has more than {MOST_ID_BYTES} bytes") for entry in too_long]
+        if too_long:
+            entries = [entry for entry in entries if entry not in too_long]
+        return [*refused, *self._applied(entries)] if entries else refused
+
+    def _applied(self, entries: list[Entry]) -> list[Refused]:
         assert self._service is not None
         lines: list[bytes] = []
         for entry in entries:

@@ -41,7 +41,10 @@ class UpsertSink(AsyncSink):
             max_time_in_buffer_ms=max(1, parse_duration_ms(options.batch_interval)),
             # The client gives a request up before, so that no thread is held for nothing.
             request_timeout_ms=3 * timeout_ms + 1_000,
-            ordered=True,
+            # Where a part of a request is sent again, an ordered sink sends what was behind it again, too: without
+            # keys that would be there twice.
+            ordered=bool(records.key),
+            max_in_flight_requests=1,
         )
         self.place = place
         self.records = records

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 from opensearch_server import opensearch_server  # noqa: F401 - a fixture
-from search_checks import CHECKS, harness_of, sink_into, told, written
+from search_checks import AT_ONCE, CHECKS, harness_of, sink_into, told, written
 
 from headrace import MapFunction, RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.opensearch import OpenSearchSink, SearchClient, UpsertOptions
@@ -41,6 +41,41 @@ def test_without_a_key_documents_are_added(opensearch_server):  # noqa: F811
     index = opensearch_server.new_index()
     written(sink_into(opensearch_server, index, key=()), [{"v": 1}, {"v": 1}, {"v": 2}])
     assert sorted(row["v"] for row in opensearch_server.documents(index).values()) == [1, 1, 2]
+
+
+class HalfBusy:
+    """A service that has no room for the second document of the first request."""
+
+    def __init__(self):
+        self.documents = []
+        self.num_requests = 0
+
+    def ask(self, method, path, body=None, parameters=None):
+        self.num_requests += 1
+        items = []
+        for number, document in enumerate(body.splitlines()[1::2]):
+            if self.num_requests == 1 and number == 1:
+                items.append({"create": {"status": 429, "error": {"type": "busy", "reason": "no room"}}})
+            else:
+                items.append({"create": {"status": 201}})
+                self.documents.append(document)
+        return {"items": items}
+
+    def close(self):
+        pass
+
+
+def test_what_was_added_is_not_sent_again_with_what_had_no_room(monkeypatch):
+    service = HalfBusy()
+    monkeypatch.setattr(SearchClient, "connect", lambda self, timeout_s=None: service)
+    harness = harness_of(OpenSearchSink(NOWHERE, "i", options=AT_ONCE))
+    harness.process([{"v": number} for number in range(5)])
+    harness.operator.end_input(0)
+    harness.do_work()
+    harness.pass_time(1_000)
+    harness.do_all_work()
+    assert sorted(service.documents) == [b'{"v":%d}' % number for number in range(5)]
+    assert harness.metrics.counters["num_entries_retried"] == 1
 
 
 def test_a_service_that_is_away_is_waited_for_for_a_while(opensearch_server):  # noqa: F811
