@@ -24,7 +24,7 @@ class Cluster:
         self.begun = threading.Semaphore(0)
 
     def details(self, _job_id):
-        return SimpleNamespace(view=SimpleNamespace(state="RUNNING"))
+        return SimpleNamespace(view=SimpleNamespace(state="RUNNING", is_data_set=False))
 
     def tell(self, job_id, _order, _timeout_ms):
         self.told.append(job_id)
