@@ -146,6 +146,15 @@ class KafkaServer:
         admin.create_topics([NewTopic(name, num_partitions, 1, config=config)])[name].result()
         return name
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic; it is gone behind that."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.delete_topics([topic])[topic].result()
+        while topic in admin.list_topics(timeout=30).topics:
+            pass
+
     def produce(self, topic: str, values: list[Any], **options: Any) -> None:
         """Write values, as bytes or texts."""
         from confluent_kafka import Producer

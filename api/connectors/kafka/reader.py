@@ -29,11 +29,15 @@ from headrace.engine.errors import SourceError
 from ...formats.messages import BadMessage, MessageFormat, decode_or_null
 from ..messages.decoding import OnError, reject
 from .client import Client, ClientErrors, kafka
+from .topic_ids import TopicIds
 
 __all__ = ["METADATA", "KafkaReader", "ReadSettings"]
 
 POLL_MS = 5
 """How soon to look again when nothing was there."""
+
+LOOK_MS = 10_000
+"""How often to look whether topics are still the ones that were read."""
 
 _HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 
@@ -90,16 +94,22 @@ class ReadSettings:
 class _Reading:
     """One partition and how far it was read."""
 
-    __slots__ = ("end", "is_finished", "partition", "position", "split", "topic")
+    __slots__ = ("end", "is_finished", "partition", "position", "split", "topic", "topic_id")
 
     def __init__(self, split: Split) -> None:
         self.split = split
         self.topic: str = split.payload["topic"]
         self.partition: int = split.payload["partition"]
         self.position: int = split.position
+        # Of the topic that is read; None while it is not known, as in checkpoints of earlier builds.
+        self.topic_id: str | None = split.payload.get("topic_id")
         # The offset that is read no more; None for none.
         self.end: int | None = split.payload["end"]
         self.is_finished = self.end is not None and self.position >= self.end
+
+    def as_split(self) -> Split:
+        """Return the partition with its position."""
+        return Split(self.split.split_id, {**self.split.payload, "topic_id": self.topic_id}, self.position)
 
 
 class KafkaReader(SourceReader):
@@ -117,6 +127,10 @@ class KafkaReader(SourceReader):
         self._paused: frozenset[str] = frozenset()
         # Made with the first partition.
         self._consumer: Any = None
+        # Which topics they are; names that have not been looked at yet, and when others were looked at last.
+        self._topic_ids: TopicIds | None = None
+        self._unknown: set[str] = set()
+        self._looked_ms = 0
         # Positions by checkpoint, until it is complete.
         self._positions: dict[int, list[tuple[str, int, int]]] = {}
 
@@ -144,6 +158,7 @@ class KafkaReader(SourceReader):
             )
         readings = [_Reading(split) for split in splits]
         self._readings.update({(one.topic, one.partition): one for one in readings})
+        self._unknown |= {one.topic for one in readings}
         assigned = [library.TopicPartition(one.topic, one.partition, one.position) for one in readings]
         self._consumer.incremental_assign(assigned)
 
@@ -167,6 +182,8 @@ class KafkaReader(SourceReader):
         self._errors.check(self._failed)
         if not self._readings:
             return ALL_SPLITS_FINISHED
+        if not self._knows_topics():
+            return NOTHING_NOW
         found: list[Polled | SplitFinished] = []
         by_partition: dict[tuple[str, int], list[Any]] = {}
         events = []
@@ -187,6 +204,40 @@ class KafkaReader(SourceReader):
             self._consumer.incremental_unassign([kafka().TopicPartition(one.topic, one.partition)])
             found.append(SplitFinished(one.split.split_id))
         return found or NOTHING_NOW
+
+    def _knows_topics(self) -> bool:
+        """Whether topics have been looked at; looks again from time to time.
+
+        Raises:
+            SourceError: If one is another than was read.
+        """
+        now_ms = self._context.now_ms()
+        if self._topic_ids is None:
+            self._topic_ids = TopicIds(self._client, self._errors)
+        if self._topic_ids.is_under_way:
+            found = self._topic_ids.take()
+            if found is not None:
+                self._compare(found)
+                self._unknown -= found.keys()
+                self._looked_ms = now_ms
+        elif self._unknown or now_ms - self._looked_ms >= LOOK_MS:
+            self._topic_ids.ask({one.topic for one in self._readings.values()} | self._unknown)
+        return not self._unknown
+
+    def _compare(self, found: dict[str, str | None]) -> None:
+        for one in self._readings.values():
+            topic_id = found.get(one.topic)
+            if topic_id is None or topic_id == one.topic_id:
+                continue
+            if one.topic_id is not None:
+                text = (
+                    f"topic {one.topic!r} was deleted and made again: records of the new one below offset"
+                    f" {one.position} of partition {one.partition} would be passed over"
+                )
+                hint = "begin anew, with another uid of the source, or from no checkpoint"
+                place = {"split": one.split.split_id, "position": f"offset {one.position}"}
+                raise SourceError(text, hint=hint, **place)
+            one.topic_id = topic_id
 
     def next_poll_ms(self) -> int | None:
         return self._context.now_ms() + POLL_MS
@@ -291,7 +342,7 @@ class KafkaReader(SourceReader):
 
     # ------------------------------------------------------------------------------------------------------- positions
     def snapshot(self) -> list[Split]:
-        return [Split(one.split.split_id, one.split.payload, one.position) for one in self._readings.values()]
+        return [one.as_split() for one in self._readings.values()]
 
     def snapshot_for(self, checkpoint_id: int) -> list[Split]:
         """As `snapshot`; remembers what is to be committed to Kafka once the checkpoint is complete."""

@@ -31,7 +31,8 @@ from headrace.connectors.kafka import (
     KafkaSource,
     TextMessages,
 )
-from headrace.engine.errors import ConfigurationError, HeadraceError, JobFailedError
+from headrace.engine.errors import ConfigurationError, HeadraceError, JobFailedError, SourceError
+from headrace.testing import SourceTestHarness
 
 LATEST = KafkaOffsets.latest()
 
@@ -200,6 +201,32 @@ def test_what_kafka_has_deleted_is_an_error_and_no_jump(kafka_server):  # noqa: 
     )
     with pytest.raises(JobFailedError, match="does not have the record at offset 1"):
         read(source)
+
+
+@pytest.mark.parametrize("is_reading", [True, False])
+def test_a_topic_that_was_made_again_is_told(is_reading, kafka_server):  # noqa: F811
+    """Its offsets mean other records: the first ones would be passed over, without a word."""
+    topic = kafka_server.create_topic()
+    kafka_server.produce(topic, [f"old {n}" for n in range(5)])
+    job = SourceTestHarness(KafkaSource(kafka_server.address, topic, value=TextMessages()))
+    try:
+        job.start()
+        job.read_number(5)
+        job.checkpoint()
+        if not is_reading:
+            job.close()
+        kafka_server.delete_topic(topic)
+        kafka_server.create_topic(name=topic)
+        kafka_server.produce(topic, [f"new {n}" for n in range(8)])
+        if not is_reading:
+            job.start()
+        with pytest.raises(SourceError, match=r"was deleted and made again: .* below offset [58]") as caught:
+            job.read(lambda: False)
+        assert caught.value.context["split"] == f"{topic}-0"
+        if not is_reading:
+            assert [row for row in job.rows if row.startswith("new")] == [], "nothing of it is read"
+    finally:
+        job.close()
 
 
 @pytest.mark.parametrize(
