@@ -261,8 +261,10 @@ def what_cannot_be_read_is_told(server):
     index = server.new_index()
     about = {"add": {"index": index, "alias": f"{index}-part", "filter": {"term": {"n": 1}}}}
     server.ask("POST", "/_aliases", {"actions": [about]})
-    assert "has a filter" in told(lambda: splits_of(source_of(server, f"{index}-part")))
+    for name in (f"{index}-part", f"{index}-p*"):
+        assert "has a filter" in told(lambda name=name: splits_of(source_of(server, name)))
     server.put(index, [("d", {"n": 1})])
+    assert len(splits_of(source_of(server, f"{index}*"))) == 1  # that is the index itself as well
     assert "parsing_exception" in told(lambda: splits_of(source_of(server, index, query={"no-such-query": {}})))
 
 

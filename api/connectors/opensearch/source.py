@@ -11,6 +11,7 @@ Source: OpenSearch's "Point in Time"; Elasticsearch's "Paginate search results".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pyarrow as pa
@@ -110,6 +111,10 @@ class OpenSearchSource:
         return IndexReader(self._client, self._scan, self._decoder)
 
 
+def _is_meant(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def _fields_of(schema: pa.Schema | None) -> tuple[str, ...] | None:
     """The fields that are asked for; None for whole documents.
 
@@ -148,9 +153,12 @@ class _Slices:
         Raises:
             SourceError: If one does.
         """
+        patterns = self._scan.index.split(",")
         for index, told in service.ask("GET", "/_alias").items():
+            if _is_meant(index, patterns):
+                continue  # all of it is asked for by its own name
             for alias, about in told.get("aliases", {}).items():
-                if alias in self._scan.index.split(",") and about.keys() & {"filter", "search_routing"}:
+                if _is_meant(alias, patterns) and about.keys() & {"filter", "search_routing"}:
                     message = f"alias {alias!r} of {index!r} has a filter or a routing, which would be passed over"
                     raise SourceError(message, hint="name the index, and what the filter says as the query")
 
