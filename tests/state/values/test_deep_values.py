@@ -146,7 +146,7 @@ def test_state_that_cannot_be_stored_ends_the_job_with_operator_subtask_and_stat
         env.set_state_backend(BACKENDS[backend])
     env.enable_checkpointing(10, directory=tmp_path)
     numbers = env.from_sequence(0, 5_000).key_by(lambda n: n % 7)
-    numbers.process(Keeps(lambda: nested(["list"], 30_000))).name("keeping").print()
+    numbers.process(Keeps(lambda: nested(["list"], 100_000))).name("keeping").print()
     with env, pytest.raises(JobFailedError, match="nested too deep") as failed:
         env.execute()
     assert "state 'kept', operator 'keeping', subtask" in str(failed.value)
