@@ -205,10 +205,22 @@ class Autoscaler:
         if self._lower:
             return f"less would be enough for {', '.join(sorted(self._lower))}; it is not lowered yet"
         at_most = self._settings.utilization_max
-        above = [
-            group.name for group in topology.groups if load(evaluation, group, now, at_most, with_restart=False) > 1.0
-        ]
-        return f"more would be needed than is allowed for {', '.join(above)}" if above else "within bounds"
+        above = [group for group in topology.groups if load(evaluation, group, now, at_most, with_restart=False) > 1.0]
+        if not above:
+            return "within bounds"
+        full = [name for group in above for name in self._full_for_good(evaluation, topology, group)]
+        why = f": no number of slots relieves {', '.join(full)}" if full else ""
+        return f"more would be needed than is allowed for {', '.join(group.name for group in above)}{why}"
+
+    def _full_for_good(self, evaluation: Evaluation, topology: Topology, group: Group) -> list[str]:
+        """Say which vertices of a group fill their slots by themselves and are left as they are, and why they are."""
+        found = []
+        for vertex in (member for unit in group.units if unit.is_fixed for member in unit.members):
+            one = evaluation.vertices[vertex]
+            share = one.work(self._settings.utilization_max, with_restart=False) / one.parallelism
+            if share > evaluation.usable[group.name]:
+                found.append(f"{topology.names[vertex]!r}, which {topology.left[vertex]}")
+        return found
 
 
 def _slots_of(group: Group, now: Mapping[VertexId, int]) -> int:

@@ -95,11 +95,13 @@ class Topology:
         names: Of vertices, for people; in the order of the graph, sources first.
         inputs: By vertex, those that feed it; without feedback. Sources have none.
         groups: What is scaled together.
+        left: Why vertices keep their parallelism, in words that follow "which"; of those that do.
     """
 
     names: dict[VertexId, str]
     inputs: dict[VertexId, tuple[VertexId, ...]]
     groups: tuple[Group, ...]
+    left: dict[VertexId, str]
 
     @classmethod
     def of(cls, job_graph: JobGraph, parallelism: Mapping[VertexId, int], settings: AutoscalerSettings) -> Topology:
@@ -132,7 +134,10 @@ class Topology:
             vertex: tuple(dict.fromkeys(edge.source for edge in job_graph.inputs_of(vertex) if not edge.is_feedback))
             for vertex in vertices
         }
-        return cls({vertex.vertex_id: vertex.name for vertex in vertices.values()}, inputs, groups)
+        left = {
+            member: _why_left(unit, vertices, settings) for unit in units if unit.is_fixed for member in unit.members
+        }
+        return cls({vertex.vertex_id: vertex.name for vertex in vertices.values()}, inputs, groups, left)
 
 
 def unknown_exclusions(job_graph: JobGraph, settings: AutoscalerSettings) -> list[tuple[str, str | None]]:
@@ -142,15 +147,25 @@ def unknown_exclusions(job_graph: JobGraph, settings: AutoscalerSettings) -> lis
     return [(uid, nearest(uid, known)) for uid in settings.vertex_exclude_ids if uid not in known]
 
 
+def _why_left(unit: Unit, vertices: Mapping[VertexId, JobVertex], settings: AutoscalerSettings) -> str:
+    members = [vertices[member] for member in unit.members]
+    if not all(member.is_parallel for member in members):
+        return "runs as one task and cannot be split"
+    return (
+        "vertex.exclude.ids leaves as it is"
+        if any(_is_excluded(one, settings) for one in members)
+        else (f"may have {unit.high} and no other parallelism")
+    )
+
+
+def _is_excluded(vertex: JobVertex, settings: AutoscalerSettings) -> bool:
+    return not set(settings.vertex_exclude_ids).isdisjoint((vertex.vertex_id, *(node.uid for node in vertex.chain)))
+
+
 def _unit(members: list[JobVertex], parallelism: Mapping[VertexId, int], settings: AutoscalerSettings) -> Unit:
     ids = tuple(member.vertex_id for member in members)
     now = parallelism.get(ids[0], members[0].parallelism)
-    excluded = set(settings.vertex_exclude_ids)
-    is_left = any(
-        not member.is_parallel or not excluded.isdisjoint((member.vertex_id, *(node.uid for node in member.chain)))
-        for member in members
-    )
-    if is_left:
+    if any(not member.is_parallel or _is_excluded(member, settings) for member in members):
         return Unit(ids, now, now)
     high = min(settings.vertex_max_parallelism, *(member.max_parallelism for member in members))
     return Unit(ids, min(settings.vertex_min_parallelism, high), high)

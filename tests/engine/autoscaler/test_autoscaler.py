@@ -165,6 +165,43 @@ def test_bounds_are_kept_and_what_is_beyond_them_is_said():
     assert decision.parallelism == {"count": 4}
 
 
+def settled(job_graph, parallelism, busy, settings=SETTINGS, rounds=6):
+    """A job whose vertices stay so busy, whatever parallelism they are given; gives it, the decisions, and the word."""
+    autoscaler, decisions, past, now_ms = Autoscaler(settings), [], [], 0
+    for deployment in range(rounds):
+        since_ms, decision = now_ms, None
+        while decision is None and now_ms - since_ms < 60_000:
+            now_ms += 1_000
+            ms = now_ms - since_ms
+            totals = {
+                name: VertexTotals(width, ms, busy[name] * ms, ms if name == "source" else 0, width * ms)
+                for name, width in parallelism.items()
+            }
+            topology = Topology.of(job_graph, parallelism, settings)
+            decision = autoscaler.observe(now_ms, deployment, topology, Observation(now_ms, totals), past)
+        if decision is None:
+            return parallelism, decisions, autoscaler.status
+        decisions.append(decision)
+        past.append(RescaleView(now_ms, AUTOSCALER, decision.reason, parallelism, decision.parallelism, now_ms))
+        parallelism = {**parallelism, **decision.parallelism}
+    pytest.fail(f"it is never content: {[one.parallelism for one in decisions]}")
+
+
+def test_a_full_source_that_cannot_be_split_is_named_and_nothing_is_raised_for_it_in_vain():
+    """Its slot is full whatever the others get, so what they get is bounded by what they need themselves."""
+    single = replace(vertex("source", 1), is_parallel=False)
+    job_graph = graph(single, vertex("count", 1), edges=[edge(0, "source", "count")])
+    parallelism, decisions, status = settled(job_graph, {"source": 1, "count": 1}, {"source": 0.97, "count": 0.02})
+    assert len(decisions) <= 1
+    assert parallelism["count"] <= 2
+    more = "more would be needed than is allowed for default"
+    assert status == f"{more}: no number of slots relieves 'source', which runs as one task and cannot be split"
+    excluding = replace(SETTINGS, vertex_exclude_ids=("source",))
+    job_graph = graph(vertex("source", 2), vertex("count", 2), edges=[edge(0, "source", "count")])
+    *_, status = settled(job_graph, {"source": 2, "count": 2}, {"source": 1.94, "count": 0.02}, excluding)
+    assert status.endswith("no number of slots relieves 'source', which vertex.exclude.ids leaves as it is")
+
+
 def test_a_small_factor_still_raises_by_one():
     plant = Plant(replace(SETTINGS, scale_up_max_factor=0.5))
     [decision] = plant.run(17, 2_000)
