@@ -166,13 +166,16 @@ class Cluster:
         """``ray``, ``local`` or ``sim``."""
         return self.system.name
 
-    def submit(self, job_graph: JobGraph, num_slots: int, settings: JobSettings | None = None) -> JobId:
+    def submit(
+        self, job_graph: JobGraph, num_slots: int, settings: JobSettings | None = None, job_id: JobId | None = None
+    ) -> JobId:
         """Hand a job over to the cluster; it begins to run.
 
         Args:
             job_graph: The job.
             num_slots: Slots it needs.
             settings: Instead of the graph's own.
+            job_id: Its id, where it may have been submitted before: then nothing new begins. None for a fresh one.
 
         Returns:
             The job's id on this cluster.
@@ -181,7 +184,7 @@ class Cluster:
             NoResourceAvailableError: If the cluster can never give that many slots.
             ClusterUnavailableError: If the cluster does not answer.
         """
-        job_id = JobId(self.system.fresh_id())
+        job_id = job_id or JobId(self.system.fresh_id())
         request = SubmitJob(job_id, job_graph.name, dump_program(job_graph), settings or job_graph.settings, num_slots)
         answer = self.ask_dispatcher(request, SUBMIT_TIMEOUT_MS)
         if not isinstance(answer, JobSubmitted):

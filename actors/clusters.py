@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -53,6 +54,11 @@ __all__ = [
 ]
 
 Actors = tuple[tuple[str, MachineFactory], ...]
+
+DYING_S = 60.0
+"""A cluster goes within this time after its program, where Ray notices in time."""
+
+LOOK_S = 0.5
 
 
 def connect(
@@ -299,6 +305,8 @@ def _connect_ray(address: str | None, settings: ClusterSettings, name: str | Non
         if settings.high_availability is not None:
             name = settings.high_availability.cluster_id
         running = clusters_on_ray()
+        if wanted.starts_only and settings.high_availability is not None:
+            running = _without_dying(running, name)
         if wanted.joins_only:
             name = _one_of(running, name)
         if name is not None and name in running:
@@ -314,6 +322,17 @@ def _connect_ray(address: str | None, settings: ClusterSettings, name: str | Non
 
             ray.shutdown()
         raise
+
+
+def _without_dying(running: list[str], name: str | None) -> list[str]:
+    """The clusters that run, once one of the name has had time to go, whose program has just died."""
+    from .ray.system import clusters_on_ray
+
+    deadline = time.monotonic() + DYING_S
+    while name in running and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+        running = clusters_on_ray()
+    return running
 
 
 def _one_of(running: list[str], name: str | None) -> str:

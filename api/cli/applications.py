@@ -20,6 +20,7 @@ from typing import Any
 
 from headrace.engine.errors import ConfigurationError
 
+from ..jobs.application_run import APPLICATION_VARIABLE
 from .program_options import add_program_options, program_variables
 
 __all__ = ["add_command", "entrypoint", "runtime_env"]
@@ -81,7 +82,7 @@ def runtime_env(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if options.runtime_env is not None:
         given = _read(Path(options.runtime_env))
-    variables = {**program_variables(options), **given.get("env_vars", {})}
+    variables = {APPLICATION_VARIABLE: "1", **program_variables(options), **given.get("env_vars", {})}
     excludes = [*given.get("excludes", ()), *EXCLUDED]
     return {**given, "working_dir": str(folder), "excludes": excludes, "env_vars": variables}
 

@@ -1,8 +1,8 @@
 """Where the jobs of a program run, as the command line says: the deployment modes of Flink.
 
 *Session*: a cluster is there already, takes the jobs of many programs, and outlives them. *Per job*: a cluster is
-started for the job and ends with it. *Application*: the whole program runs in the cluster, which ends with it; there
-this module has nothing to say, as the program is then where the cluster is (`headrace.cli.applications`).
+started for the job and ends with it. *Application*: the whole program runs in the cluster, which ends with it
+(`headrace.cli.applications`); what that means for a program that is run again says `ApplicationRun`.
 
 A detached program submits its jobs and goes: nothing waits for them, and nobody's end is theirs.
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.engine.errors import ConfigurationError, HeadraceError, ProgramError
 from headrace.state.identifiers import JobId
 
+from ..jobs.application_run import APPLICATION_VARIABLE
 from ..jobs.client import JobExecutionResult
 
 if TYPE_CHECKING:
@@ -59,11 +60,13 @@ class Deployment:
         target: Where its jobs run; None: on the cluster of that name if it runs, else on one that is started for them.
         cluster_name: Of the cluster; None for the only one there is, or a fresh one.
         is_detached: Whether the program submits its jobs and does not wait for them.
+        is_application: Whether the program runs in the cluster as a whole, and with the cluster again.
     """
 
     target: DeploymentTarget | None = None
     cluster_name: str | None = None
     is_detached: bool = False
+    is_application: bool = False
 
     @classmethod
     def from_environment(cls, actor_system: str) -> Deployment:
@@ -81,7 +84,7 @@ class Deployment:
             raise ConfigurationError(message)
         target = None if text is None else DeploymentTarget(text)
         name = os.environ.get(CLUSTER_VARIABLE) or None
-        return cls(target, name, os.environ.get(DETACHED_VARIABLE) == "1")
+        return cls(target, name, os.environ.get(DETACHED_VARIABLE) == "1", os.environ.get(APPLICATION_VARIABLE) == "1")
 
     @property
     def joins_only(self) -> bool:

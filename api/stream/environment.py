@@ -8,8 +8,8 @@ What a program does not say itself may be said from outside, so that one program
 notebook and through ``ray job submit``: ``HEADRACE_ACTOR_SYSTEM``, ``HEADRACE_ADDRESS``, ``HEADRACE_PARALLELISM``,
 ``HEADRACE_RESTORE_FROM``, ``HEADRACE_RESTORE_MODE``, ``HEADRACE_ALLOW_NON_RESTORED_STATE``,
 ``HEADRACE_SAVEPOINT_DIRECTORY``, ``HEADRACE_SLOT_REQUEST_TIMEOUT``, ``HEADRACE_NODE_LAUNCH_TIMEOUT``,
-``HEADRACE_TARGET``, ``HEADRACE_CLUSTER_ID``, ``HEADRACE_DETACHED``, ``HEADRACE_AUTOSCALER``, ``HEADRACE_DRY_RUN``,
-``HEADRACE_PROGRESS``. What it does say wins.
+``HEADRACE_TARGET``, ``HEADRACE_CLUSTER_ID``, ``HEADRACE_DETACHED``, ``HEADRACE_APPLICATION``,
+``HEADRACE_AUTOSCALER``, ``HEADRACE_DRY_RUN``, ``HEADRACE_PROGRESS``. What it does say wins.
 
 Source: PyFlink's ``StreamExecutionEnvironment``, ``CheckpointConfig`` and ``RestartStrategies``.
 """
@@ -50,6 +50,7 @@ from headrace.state.reading.program_pickles import dump_program
 from ..arguments.data_types import Types, resolve_type, schema_of
 from ..arguments.known_columns import columns_of_source
 from ..arguments.places import absolute_place, check_shared_places
+from ..jobs.application_run import ApplicationRun
 from ..jobs.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
 from ..jobs.progress import default_progress
 from ..jobs.shown_program import ProgramShown, is_only_shown
@@ -101,6 +102,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._seed = seed
         self._detached = detached
         self._deployment = Deployment()
+        # Of a program in application mode whose jobs survive it; None of others.
+        self._application_run: ApplicationRun | None = None
         # Operators and sinks of the program so far; what feeds them hangs on them. Emptied by every submission.
         self._transformations: list[OperatorTransformation] = []
         self._next_id = 0
@@ -477,6 +480,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         to_keep = [] if self._caches is None else self._caches.arrange(roots, is_restored=restore_from is not None)
         self._transformations = [*roots, *(one for kept in to_keep for one in kept.begin_to_write())]
         graph = self._stream_graph(restore_from)
+        attached = attached and not self._is_run_again()  # else its jobs end before it is
         settings = restore.applied_to(replace(self._job_settings(graph, make_directory=True), attached=attached))
         job_graph = build_job_graph(graph, job_name, settings)
         warn_of_exclusions(job_graph, settings)
@@ -494,7 +498,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         if cluster.may_span_machines():
             is_directory_named = self._checkpoints.is_storage_dir_named()
             check_shared_places(job_graph, is_directory_named=is_directory_named, keeps_streams=bool(to_keep))
-        job_id = cluster.submit(job_graph, num_slots(job_graph))
+        run, hands_rows = self._application_run, bool(collecting or to_keep)
+        job_id = None if run is None else run.next_job(job_name, cluster, hands_rows=hands_rows)
+        job_id = cluster.submit(job_graph, num_slots(job_graph), job_id=job_id)
         listeners: dict[str, ReportListener] = {PRINT: print_report}
         if collecting:
             listeners[COLLECT] = lambda operator, subtask, value: collecting[operator].listen(operator, subtask, value)
@@ -534,6 +540,16 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         job_graph = self._job_graph(_DEFAULT_JOB_NAME, absolute_place(path))
         return restore_report(job_graph, path, allow_non_restored_state, open_functions=open_functions)
 
+    def _own_application_run(self) -> ApplicationRun | None:
+        """What a program finds its jobs by if it dies and is run again; None if it does not survive so."""
+        ha = self._cluster_settings.high_availability
+        return ApplicationRun.on(ha) if ha is not None and self._is_run_again() else None
+
+    def _is_run_again(self) -> bool:
+        """Whether a program that dies goes on with its jobs when it is run again."""
+        ha = self._cluster_settings.high_availability
+        return self._deployment.is_application and not self._detached and ha is not None
+
     def _connect(self) -> Cluster:
         if self._cluster is None:
             from headrace.actors.clusters import connect
@@ -541,6 +557,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             deployment, settings = self._deployment, self._cluster_settings
             if deployment.starts_only and self._detached:
                 settings = replace(settings, ends_with_jobs=True)
+            run = self._application_run = self._own_application_run()
             self._cluster = connect(
                 self._actor_system,
                 address=self._address,
@@ -549,8 +566,10 @@ class StreamExecutionEnvironment(EnvironmentSettings):
                 settings=settings,
                 seed=self._seed,
                 joins_only=deployment.joins_only,
-                starts_only=deployment.starts_only,
+                starts_only=deployment.starts_only or (run is not None and not run.has_begun),
             )
+            if run is not None:
+                run.begin()
             self._is_connected = True
             atexit.register(self.close)
             if os.environ.get(REST_PORT_VARIABLE):

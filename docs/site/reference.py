@@ -190,6 +190,7 @@ VARIABLES = {
     "HEADRACE_ADDRESS": "the Ray cluster, `host:port`",
     "HEADRACE_ALLOW_NON_RESTORED_STATE": "`1`: start although the snapshot holds state without a place in the program",
     "HEADRACE_AUTOSCALER": "how jobs are rescaled by themselves: lines of `job.autoscaler.*` keys, `KEY=VALUE`",
+    "HEADRACE_APPLICATION": "`1`: with high availability a dead program that is run again goes on with its jobs",
     "HEADRACE_CHECKPOINT_KEY_FILE": "the file with the keys that manifests of checkpoints are signed with",
     "HEADRACE_CLUSTER_ID": "names a cluster with high availability",
     "HEADRACE_DETACHED": "`1`: cluster and jobs outlive the program",

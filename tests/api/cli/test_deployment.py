@@ -185,7 +185,12 @@ def test_options_travel_as_variables_beside_those_of_the_runtime_environment(tmp
         "pip": ["orjson"],
         "working_dir": str(tmp_path),
         "excludes": ["data", *EXCLUDED],
-        "env_vars": {"HEADRACE_PARALLELISM": "4", "HEADRACE_CLUSTER_ID": "orders", "A": "b"},
+        "env_vars": {
+            "HEADRACE_APPLICATION": "1",
+            "HEADRACE_PARALLELISM": "4",
+            "HEADRACE_CLUSTER_ID": "orders",
+            "A": "b",
+        },
     }
     (tmp_path / "env.yaml").write_text("[1]")
     with pytest.raises(ConfigurationError, match="is an object"):
