@@ -7,10 +7,7 @@ for caches. Skips the test, with the reason, where there is neither, no Java 21,
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from free_ports import free_port
 from java_homes import java_home
 from maven_jars import jars_of
 from search_servers import SearchServer
+from server_process import need_client, the_one
 
 VERSION = "9.5.3"
 NOBODY = 65534
@@ -79,8 +77,7 @@ class ElasticsearchServer(SearchServer):
 
 def new_server(directory: Path) -> ElasticsearchServer:
     """A server that is not started; skips the test if it cannot be."""
-    if importlib.util.find_spec("opensearchpy") is None:
-        pytest.skip("opensearch-py is not installed")
+    need_client("opensearchpy", "opensearch-py")
     java = java_home(21, "Elasticsearch")
     home = os.environ.get("ELASTICSEARCH_HOME")
     folder = Path(home) if home else jars_of(_POM, f"Elasticsearch {VERSION}", f"elasticsearch-{VERSION}")
@@ -88,18 +85,7 @@ def new_server(directory: Path) -> ElasticsearchServer:
     return ElasticsearchServer(java, archive, directory)
 
 
-_RUNNING: list[ElasticsearchServer] = []
-"""The server, once it runs: a fixture is another one in each module that imports it."""
-
-
 @pytest.fixture(scope="session")
 def elasticsearch_server(request: pytest.FixtureRequest) -> ElasticsearchServer:
     """One for all tests of a process; each has indices of its own."""
-    if not _RUNNING:
-        directory = Path(tempfile.mkdtemp(prefix="headrace-elasticsearch-", dir="/tmp"))
-        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
-        server = new_server(directory)
-        request.config.add_cleanup(server.kill)
-        server.start()
-        _RUNNING.append(server)
-    return _RUNNING[0]
+    return the_one("elasticsearch", request, new_server)

@@ -7,23 +7,18 @@ Skips the test, with the reason, where there is neither, no Java, or no client.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
-import tempfile
-import time
 import uuid
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
+from java_homes import java_for
 from maven_jars import jars_of
-from zookeeper_server import java
+from server_process import ServerProcess, need_client, the_one
 
 VERSION = "3.5.0"
-START_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 10
 
 _NEEDED = (
     ("org.apache.hadoop", "hadoop-client-minicluster", VERSION),
@@ -55,13 +50,12 @@ def fetched_jars() -> Path:
     return jars_of(_POM, f"HDFS {VERSION}", f"hdfs-{VERSION}")
 
 
-class HdfsServer:
+class HdfsServer(ServerProcess):
     """A name node and a data node, which keep their files when they are killed."""
 
     def __init__(self, jars: Path, executable: str, directory: Path) -> None:
-        self._directory = directory
+        super().__init__(directory)
         self._jars = jars
-        self._process: subprocess.Popen[bytes] | None = None
         self._is_formatted = False
         port, http_port = free_port(), free_port()
         self.uri = f"hdfs://127.0.0.1:{port}"
@@ -74,30 +68,16 @@ class HdfsServer:
 
     def start(self) -> None:
         """Start it, and wait until a file can be written: an open port says nothing of data nodes."""
+        self.launch(self._command if self._is_formatted else [*self._command, "-format"])
+        self.wait_until(self._takes_files, OSError, RuntimeError)
+        self._is_formatted = True
+
+    def _takes_files(self) -> bool:
         import hdfs_native
 
-        command = self._command if self._is_formatted else [*self._command, "-format"]
-        with open(self._directory / "log", "ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                with hdfs_native.Client(self.uri).create(f"/ready-{uuid.uuid4().hex}") as file:
-                    file.write(b"1")
-                self._is_formatted = True
-                return
-            except (OSError, RuntimeError):
-                tail = (self._directory / "log").read_text()[-2_000:]
-                assert self._process.poll() is None, tail
-                assert time.monotonic() < deadline, tail
-                time.sleep(0.2)
-
-    def kill(self) -> None:
-        """Kill it with signal 9."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
+        with hdfs_native.Client(self.uri).create(f"/ready-{uuid.uuid4().hex}") as file:
+            file.write(b"1")
+        return True
 
     def seen_by_java(self, *command: str) -> str:
         """What Hadoop's own shell prints: ``hdfs dfs COMMAND``."""
@@ -108,27 +88,12 @@ class HdfsServer:
         return done.stdout
 
 
-_RUNNING: list[HdfsServer] = []
-"""The cluster, once it runs: a fixture is another one in each module that imports it."""
-
-
 @pytest.fixture(scope="session")
 def hdfs_server(request: pytest.FixtureRequest) -> HdfsServer:
     """One for all tests of a process; each has a directory of its own."""
-    if not _RUNNING:
-        if importlib.util.find_spec("hdfs_native") is None:
-            pytest.skip("hdfs-native is not installed")
-        executable = java()
-        if executable is None:
-            pytest.skip("there is no Java to run HDFS")
-        jars = fetched_jars()
-        directory = Path(tempfile.mkdtemp(prefix="headrace-hdfs-", dir="/tmp"))
-        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
-        server = HdfsServer(jars, executable, directory)
-        request.config.add_cleanup(server.kill)
-        server.start()
-        _RUNNING.append(server)
-    return _RUNNING[0]
+    need_client("hdfs_native", "hdfs-native")
+    executable, jars = java_for("HDFS"), fetched_jars()
+    return the_one("hdfs", request, lambda directory: HdfsServer(jars, executable, directory))
 
 
 @pytest.fixture

@@ -37,3 +37,11 @@ def java_home(least: int, what: str) -> Path:
         if place and _version_of(Path(place)) >= least:
             return Path(place)
     pytest.skip(f"there is no Java {least} to run {what}")
+
+
+def java_for(what: str) -> str:
+    """The program ``java``, of any version; skips the test if there is none."""
+    found = java()
+    if found is None:
+        pytest.skip(f"there is no Java to run {what}")
+    return found

@@ -7,12 +7,8 @@ test, with the reason, where there is neither, no Java, or no client.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
-import signal
 import subprocess
-import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -20,12 +16,11 @@ from typing import Any
 
 import pytest
 from free_ports import free_port
+from java_homes import java_for
 from maven_jars import jars_of
-from zookeeper_server import java
+from server_process import ServerProcess, need_client, the_one
 
 VERSION = "4.3.1"
-START_TIMEOUT_S = 90
-STOP_TIMEOUT_S = 10
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>kafka</artifactId><version>1</version>
@@ -53,13 +48,12 @@ def fetched_jars() -> Path:
     return jars_of(_POM, f"Kafka {VERSION}", f"kafka-{VERSION}")
 
 
-class KafkaServer:
+class KafkaServer(ServerProcess):
     """One broker, which is its own controller."""
 
     def __init__(self, jars: Path, executable: str, directory: Path) -> None:
-        self._directory = directory
+        super().__init__(directory)
         self._command = [executable, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
-        self._process: subprocess.Popen[bytes] | None = None
         self.port, controller_port = free_port(), free_port()
         settings = {
             "process.roles": "broker,controller",
@@ -95,39 +89,9 @@ class KafkaServer:
         """Start it, and wait until it answers."""
         import confluent_kafka.admin
 
-        with open(self._directory / "log", "ab") as log:
-            command = [*self._command, "kafka.Kafka", str(self._settings)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.launch([*self._command, "kafka.Kafka", str(self._settings)])
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.address, "log_level": 0})
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                admin.list_topics(timeout=1)
-                return
-            except confluent_kafka.KafkaException:
-                tail = (self._directory / "log").read_text()[-2_000:]
-                assert self._process.poll() is None, tail
-                assert time.monotonic() < deadline, tail
-
-    def kill(self) -> None:
-        """Kill it with signal 9."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
-
-    stop = kill
-    """What a source's contract calls it."""
-
-    def pause(self) -> None:
-        """Have it stand still."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Have it go on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        self.wait_until(lambda: admin.list_topics(timeout=1), confluent_kafka.KafkaException)
 
     def add_partitions(self, topic: str, num_partitions: int) -> None:
         """Have a topic have so many partitions."""
@@ -194,24 +158,9 @@ class KafkaServer:
         return self._run(consumer, *options, "--isolation-level", "read_committed").splitlines()
 
 
-_RUNNING: list[KafkaServer] = []
-"""The broker, once it runs: a fixture is another one in each module that imports it."""
-
-
 @pytest.fixture(scope="session")
 def kafka_server(request: pytest.FixtureRequest) -> KafkaServer:
     """One broker for all tests of a process; each makes topics of its own."""
-    if not _RUNNING:
-        if importlib.util.find_spec("confluent_kafka") is None:
-            pytest.skip("confluent-kafka is not installed")
-        executable = java()
-        if executable is None:
-            pytest.skip("there is no Java to run Kafka")
-        jars = fetched_jars()
-        directory = Path(tempfile.mkdtemp(prefix="headrace-kafka-", dir="/tmp"))
-        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
-        server = KafkaServer(jars, executable, directory)
-        request.config.add_cleanup(server.kill)
-        server.start()
-        _RUNNING.append(server)
-    return _RUNNING[0]
+    need_client("confluent_kafka", "confluent-kafka")
+    executable, jars = java_for("Kafka"), fetched_jars()
+    return the_one("kafka", request, lambda directory: KafkaServer(jars, executable, directory))

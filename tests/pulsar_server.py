@@ -7,15 +7,8 @@ test, with the reason, where there is neither, no Java, or no client.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import shutil
-import signal
-import subprocess
-import tempfile
-import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterable
@@ -24,14 +17,12 @@ from typing import Any
 
 import pytest
 from free_ports import free_port
+from java_homes import java_for
 from maven_jars import jars_of
-from zookeeper_server import java
+from server_process import ServerProcess, need_client, the_one
 
 VERSION = "4.0.7"
-START_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 10
 NAMESPACE = "public/default"
-WITHOUT_DEDUPLICATION = "public/forgetful"
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>pulsar</artifactId><version>1</version>
@@ -56,12 +47,11 @@ def fetched_jars() -> Path:
     return jars_of(_POM, f"Pulsar {VERSION}", f"pulsar-{VERSION}")
 
 
-class PulsarServer:
+class PulsarServer(ServerProcess):
     """One broker, which knows again what a producer has sent."""
 
     def __init__(self, jars: Path, executable: str, directory: Path) -> None:
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(directory)
         self.port, self._http_port = free_port(), free_port()
         settings = {
             "clusterName": "standalone",
@@ -113,28 +103,15 @@ class PulsarServer:
 
     def start(self) -> None:
         """Start it, and wait until its namespaces are there: an open port is not enough."""
-        with open(self._directory / "log", "ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._directory)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                self._make_namespaces()
-                return
-            except OSError:
-                tail = (self._directory / "log").read_text()[-3_000:]
-                assert self._process.poll() is None, tail
-                assert time.monotonic() < deadline, tail
-                time.sleep(0.2)
+        self.launch(self._command, cwd=self._directory)
+        self.wait_until(self._has_namespaces, OSError)
 
-    def _make_namespaces(self) -> None:
+    def _has_namespaces(self) -> bool:
         there = json.loads(self.admin("GET", "namespaces/public"))
         if NAMESPACE not in there:
-            message = "the namespace is not there yet"
-            raise OSError(message)
-        if WITHOUT_DEDUPLICATION not in there:
-            self.admin("PUT", f"namespaces/{WITHOUT_DEDUPLICATION}", {})
-            self.admin("POST", f"namespaces/{WITHOUT_DEDUPLICATION}/deduplication", False)
+            return False
         self.admin("GET", f"persistent/{NAMESPACE}")
+        return True
 
     def admin(self, method: str, path: str, body: Any = None) -> str:
         """Ask the broker's REST."""
@@ -146,26 +123,6 @@ class PulsarServer:
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.read().decode()
-
-    def kill(self) -> None:
-        """Kill it with signal 9."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
-
-    stop = kill
-    """What a source's contract calls it."""
-
-    def pause(self) -> None:
-        """Have it stand still."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Have it go on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
     def new_topic(self, num_partitions: int = 0, namespace: str = NAMESPACE) -> str:
         """Make a topic; gives its name."""
@@ -217,24 +174,9 @@ class PulsarServer:
         return [message.data().decode() for message in self.messages(topic)]
 
 
-_RUNNING: list[PulsarServer] = []
-"""The server, once it runs: a fixture is another one in each module that imports it."""
-
-
 @pytest.fixture(scope="session")
 def pulsar_server(request: pytest.FixtureRequest) -> PulsarServer:
     """One for all tests of a process; each has topics of its own."""
-    if not _RUNNING:
-        if importlib.util.find_spec("pulsar") is None:
-            pytest.skip("pulsar-client is not installed")
-        executable = java()
-        if executable is None:
-            pytest.skip("there is no Java to run Pulsar")
-        jars = fetched_jars()
-        directory = Path(tempfile.mkdtemp(prefix="headrace-pulsar-", dir="/tmp"))
-        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
-        server = PulsarServer(jars, executable, directory)
-        request.config.add_cleanup(server.kill)
-        server.start()
-        _RUNNING.append(server)
-    return _RUNNING[0]
+    need_client("pulsar", "pulsar-client")
+    executable, jars = java_for("Pulsar"), fetched_jars()
+    return the_one("pulsar", request, lambda directory: PulsarServer(jars, executable, directory))

@@ -7,23 +7,19 @@ reason, where there is no server or no client.
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import tempfile
-import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from free_ports import free_port
+from server_process import STOP_TIMEOUT_S, ServerProcess, need_client, the_one
 
-START_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 10
 READY = b"Server startup complete"
 
 KEEPER_OF_STREAMS = b"rabbit_stream_coordinator"
@@ -35,12 +31,11 @@ PROGRAM = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 """Debian's, below the one in the path, which changes the user."""
 
 
-class RabbitmqServer:
+class RabbitmqServer(ServerProcess):
     """One node."""
 
     def __init__(self, program: str, directory: Path) -> None:
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(directory)
         self.port, self.stream_port, epmd_port = free_port(), free_port(), free_port()
         settings = {
             "listeners.tcp.1": f"127.0.0.1:{self.port}",
@@ -53,7 +48,7 @@ class RabbitmqServer:
         }
         (directory / "rabbitmq.conf").write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
         (directory / "plugins").write_text("[rabbitmq_stream].")
-        self._log = directory / "node.log"
+        self._node_log = directory / "node.log"
         self._environment = {
             **os.environ,
             "HOME": str(directory),  # for the cookie
@@ -66,7 +61,7 @@ class RabbitmqServer:
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "plugins"),
             "RABBITMQ_MNESIA_BASE": str(directory / "data"),
             "RABBITMQ_LOG_BASE": str(directory),
-            "RABBITMQ_LOGS": str(self._log),
+            "RABBITMQ_LOGS": str(self._node_log),
             "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the node, whose id we have then
             "RABBITMQ_PID_FILE": str(directory / "pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
@@ -90,14 +85,9 @@ class RabbitmqServer:
             self._epmd = subprocess.Popen(
                 ["epmd"], env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-        said = self._log.stat().st_size if self._log.exists() else 0
-        with open(self._directory / "output", "ab") as output:
-            self._process = subprocess.Popen([self._program], env=self._environment, stdout=output, stderr=output)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not (self._log.exists() and READY in self._log.read_bytes()[said:]):
-            assert self._process.poll() is None, self._tail()
-            assert time.monotonic() < deadline, self._tail()
-            time.sleep(0.1)
+        said = self._node_log.stat().st_size if self._node_log.exists() else 0
+        self.launch([self._program], env=self._environment)
+        self.wait_until(lambda: READY in self._node_log.read_bytes()[said:], FileNotFoundError)
         socket.create_connection(("127.0.0.1", self.stream_port)).close()
         self._make_first_stream()
 
@@ -111,42 +101,19 @@ class RabbitmqServer:
         if KEEPER_OF_STREAMS in names.read_bytes():
             return
         self.new_stream()
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while KEEPER_OF_STREAMS not in names.read_bytes():
-            assert time.monotonic() < deadline, self._tail()
-            time.sleep(0.1)
+        self.wait_until(lambda: KEEPER_OF_STREAMS in names.read_bytes())
 
-    def _tail(self) -> str:
-        return "".join(
-            path.read_text(errors="replace")[-2_000:]
-            for path in (self._directory / "output", self._log)
-            if path.exists()
-        )
-
-    def kill(self) -> None:
-        """Kill it with signal 9."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
+    def tail(self) -> str:
+        node_log = self._node_log.read_text(errors="replace") if self._node_log.exists() else ""
+        return super().tail() + node_log[-2_000:]
 
     def stop(self) -> None:
         """Kill it, and what it has been started with."""
-        self.kill()
+        super().stop()
         epmd, self._epmd = self._epmd, None
         if epmd is not None:
             epmd.kill()
             epmd.wait(STOP_TIMEOUT_S)
-
-    def pause(self) -> None:
-        """Have it stand still, with its connections open."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Have it go on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
     # ----------------------------------------------------------------------------------------- for the test itself
     def connect(self) -> Any:
@@ -193,22 +160,28 @@ class RabbitmqServer:
             channel.tx_commit()
 
     def publish(self, stream: str, values: list[str]) -> None:
-        """Send messages to a stream, once it is up, until the server has confirmed them."""
+        """Send messages to a stream until the server has confirmed them.
+
+        After the server's start a stream is at first not up, then may move while it is written to. The server knows a
+        publisher's numbers again, so what is sent once more is in the stream once.
+        """
         from headrace.connectors.rabbitmq.address import STREAM_PORT, Address
         from headrace.connectors.rabbitmq.amqp10 import message_of
-        from headrace.connectors.rabbitmq.stream_client import StreamConnection, StreamRefusedError
+        from headrace.connectors.rabbitmq.stream_client import (
+            StreamConnection,
+            StreamRefusedError,
+            StreamsAwayError,
+        )
 
-        publisher, deadline = uuid.uuid4().hex, time.monotonic() + START_TIMEOUT_S
-        connection = StreamConnection(Address.of(self.stream_url, "rabbitmq-stream", STREAM_PORT))
-        while True:
-            try:
+        publisher = uuid.uuid4().hex
+
+        def is_confirmed() -> bool:
+            with contextlib.closing(StreamConnection(address)) as connection:
                 connection.publish(publisher, stream, 1, [message_of(value.encode()) for value in values])
-            except StreamRefusedError:
-                assert time.monotonic() < deadline, self._tail()
-                time.sleep(0.1)
-            else:
-                connection.close()
-                return
+            return True
+
+        address = Address.of(self.stream_url, "rabbitmq-stream", STREAM_PORT)
+        self.wait_until(is_confirmed, StreamRefusedError, StreamsAwayError)
 
     def left(self, queue: str) -> list[bytes]:
         """Take all messages out of a queue."""
@@ -248,10 +221,6 @@ class RabbitmqServer:
         return asyncio.run(read())
 
 
-_RUNNING: list[RabbitmqServer] = []
-"""The server, once it runs: a fixture is another one in each module that imports it."""
-
-
 def program() -> str:
     """The server's program; skips the test if there is none."""
     if not Path(PROGRAM).exists() or shutil.which("epmd") is None:
@@ -262,15 +231,7 @@ def program() -> str:
 @pytest.fixture(scope="session")
 def rabbitmq_server(request: pytest.FixtureRequest) -> RabbitmqServer:
     """One server for all tests of a process; each has queues and streams of its own."""
-    if not _RUNNING:
-        for name in ("pika", "rstream"):
-            if importlib.util.find_spec(name) is None:
-                pytest.skip(f"{name} is not installed")
-        found = program()
-        directory = Path(tempfile.mkdtemp(prefix="headrace-rabbitmq-", dir="/tmp"))
-        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
-        server = RabbitmqServer(found, directory)
-        request.config.add_cleanup(server.stop)
-        server.start()
-        _RUNNING.append(server)
-    return _RUNNING[0]
+    need_client("pika", "pika")
+    need_client("rstream", "rstream")
+    found = program()
+    return the_one("rabbitmq", request, lambda directory: RabbitmqServer(found, directory))

@@ -8,24 +8,20 @@ cannot be had, or there is no Java.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
-from zookeeper_server import java
+from java_homes import java_for
+from server_process import ServerProcess, need_client, the_one
 
 VERSION = "2.6.13.Final"
-START_TIMEOUT_S = 120
 FETCH_TIMEOUT_S = 300
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 
@@ -52,29 +48,35 @@ def fetched() -> Path:
     return cache
 
 
-@pytest.fixture(scope="module")
-def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running registry without schemas."""
-    if importlib.util.find_spec("fastavro") is None:
-        pytest.skip("fastavro is not installed")
-    executable, home, port = java(), fetched(), free_port()
-    jar = next(home.glob("*-runner.jar"))
-    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dquarkus.http.port={port}", "-Dquarkus.http.host=127.0.0.1"]
-    log = tmp_path_factory.mktemp("registry") / "log"
-    with open(log, "ab") as out:
-        process = subprocess.Popen([executable, *options, "-jar", str(jar)], stdout=out, stderr=out, cwd=home)
-    url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-    try:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                with urllib.request.urlopen(f"{url}/subjects", timeout=1):
-                    break
-            except (urllib.error.URLError, OSError):
-                assert process.poll() is None, log.read_text()[-2_000:]
-                assert time.monotonic() < deadline, log.read_text()[-2_000:]
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.kill()
-        process.wait(10)
+class RegistryServer(ServerProcess):
+    """One registry, which forgets its schemas with its end."""
+
+    def __init__(self, executable: str, home: Path, directory: Path) -> None:
+        super().__init__(directory)
+        self._home = home
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+        options = [
+            "-Xmx256m",
+            "-XX:TieredStopAtLevel=1",
+            f"-Dquarkus.http.port={port}",
+            "-Dquarkus.http.host=127.0.0.1",
+        ]
+        self._command = [executable, *options, "-jar", str(next(home.glob("*-runner.jar")))]
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self.launch(self._command, cwd=self._home)
+        self.wait_until(self._answers, OSError)
+
+    def _answers(self) -> bool:
+        with urllib.request.urlopen(f"{self.url}/subjects", timeout=1):
+            return True
+
+
+@pytest.fixture(scope="session")
+def registry_url(request: pytest.FixtureRequest) -> str:
+    """The address of one for all tests of a process; each has subjects of its own."""
+    need_client("fastavro", "fastavro")
+    executable, home = java_for("a schema registry"), fetched()
+    return the_one("registry", request, lambda directory: RegistryServer(executable, home, directory)).url

@@ -7,12 +7,7 @@ test, with the reason, where there is neither, no Java, or no client.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
-import subprocess
-import tempfile
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -20,12 +15,11 @@ from pathlib import Path
 
 import pytest
 from free_ports import free_port
+from java_homes import java_for
 from maven_jars import jars_of
-from zookeeper_server import java
+from server_process import ServerProcess, need_client, the_one
 
 VERSION = "4.1.0"
-START_TIMEOUT_S = 180
-STOP_TIMEOUT_S = 10
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret"
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -53,12 +47,11 @@ def fetched_jars() -> Path:
     return jars_of(_POM, f"S3Proxy {VERSION}", f"s3proxy-{VERSION}")
 
 
-class S3Server:
+class S3Server(ServerProcess):
     """One server, which keeps its objects when it is killed."""
 
     def __init__(self, jars: Path, executable: str, directory: Path) -> None:
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(directory)
         self.endpoint = f"http://127.0.0.1:{free_port()}"
         self.buckets = directory / "buckets"
         self.buckets.mkdir()
@@ -89,27 +82,15 @@ class S3Server:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        with open(self._directory / "log", "ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                urllib.request.urlopen(self.endpoint, timeout=1)
-                return
-            except urllib.error.HTTPError:
-                return  # it wants to know who is asking
-            except OSError:
-                tail = (self._directory / "log").read_text()[-2_000:]
-                assert self._process.poll() is None, tail
-                assert time.monotonic() < deadline, tail
-                time.sleep(0.05)
+        self.launch(self._command)
+        self.wait_until(self._answers, OSError)
 
-    def kill(self) -> None:
-        """Kill it with signal 9."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(self.endpoint, timeout=1)
+        except urllib.error.HTTPError:
+            return True  # it wants to know who is asking
+        return True
 
     def make_bucket(self) -> str:
         """Make an empty bucket; gives its name. It is a directory of the server's."""
@@ -118,27 +99,12 @@ class S3Server:
         return name
 
 
-_RUNNING: list[S3Server] = []
-"""The server, once it runs: a fixture is another one in each module that imports it."""
-
-
 @pytest.fixture(scope="session")
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
     """One server for all tests of a process; each makes buckets of its own."""
-    if not _RUNNING:
-        if importlib.util.find_spec("obstore") is None:
-            pytest.skip("obstore is not installed")
-        executable = java()
-        if executable is None:
-            pytest.skip("there is no Java to run S3Proxy")
-        jars = fetched_jars()
-        directory = Path(tempfile.mkdtemp(prefix="headrace-s3-", dir="/tmp"))
-        request.config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
-        server = S3Server(jars, executable, directory)
-        request.config.add_cleanup(server.kill)
-        server.start()
-        _RUNNING.append(server)
-    return _RUNNING[0]
+    need_client("obstore", "obstore")
+    executable, jars = java_for("S3Proxy"), fetched_jars()
+    return the_one("s3", request, lambda directory: S3Server(jars, executable, directory))
 
 
 @pytest.fixture

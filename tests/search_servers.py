@@ -5,28 +5,23 @@ it by plain HTTP, without the client that is tested.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import time
-import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from free_ports import free_port
-
-START_TIMEOUT_S = 180
-STOP_TIMEOUT_S = 10
+from server_process import ServerProcess
 
 
-class SearchServer:
+class SearchServer(ServerProcess):
     """One node, which keeps what it has answered when it is killed."""
 
+    start_timeout_s = 180.0
+
     def __init__(self, directory: Path, shards: int = 2) -> None:
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
+        super().__init__(directory)
         self._shards = shards
         self.port = free_port()
 
@@ -41,42 +36,11 @@ class SearchServer:
     def start(self) -> None:
         """Start it, and wait until it has all of its indices."""
         command, options = self.command()
-        log = self._directory / "log"
-        with open(log, "ab") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=file, **options)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                health = self.ask("GET", "/_cluster/health?wait_for_status=yellow&timeout=5s")
-                if not health["timed_out"]:
-                    return
-            except OSError:
-                time.sleep(0.1)
-            tail = log.read_text()[-2_000:]
-            assert self._process.poll() is None, tail
-            assert time.monotonic() < deadline, tail
+        self.launch(command, **options)
+        self.wait_until(self._is_whole, OSError)
 
-    def kill(self) -> None:
-        """Kill it with signal 9."""
-        if self._process is not None:
-            self.signal(signal.SIGKILL)
-            process, self._process = self._process, None
-            process.wait(STOP_TIMEOUT_S)
-
-    stop = kill
-
-    def pause(self) -> None:
-        """Have it stand still, with its connections open."""
-        self.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Have it go on."""
-        self.signal(signal.SIGCONT)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the server."""
-        assert self._process is not None
-        self._process.send_signal(number)
+    def _is_whole(self) -> bool:
+        return not self.ask("GET", "/_cluster/health?wait_for_status=yellow&timeout=5s")["timed_out"]
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """What it answers, by plain HTTP.
@@ -110,9 +74,3 @@ class SearchServer:
         hits = answer["hits"]["hits"]
         assert answer["hits"]["total"]["value"] == len(hits), "more than one answer has room for"
         return {hit["_id"]: hit["_source"] for hit in hits}
-
-    def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Ask until something is so."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not is_so():
-            assert time.monotonic() < deadline, "it did not become so"
