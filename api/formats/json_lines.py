@@ -5,8 +5,11 @@ Source: Flink's ``JsonRowDataDeserializationSchema``; jsonlines.org.
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
 import io
 import json
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pajson
@@ -44,7 +47,13 @@ def _as_read(schema: pa.Schema) -> pa.Schema:
 
 
 def _type_as_read(kind: pa.DataType) -> pa.DataType:
-    """Times are read with six digits behind the second, as they are written; Arrow refuses more than a type has."""
+    """Times are read with six digits behind the second, as they are written; Arrow refuses more than a type has.
+
+    Dates, times of day and bytes are texts, as they are written: Arrow's parser would have numbers, and take the text
+    of bytes for these.
+    """
+    if pa.types.is_date(kind) or _is_converted(kind):
+        return pa.string()
     if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
         return pa.timestamp("us", kind.tz)
     if pa.types.is_list(kind):
@@ -52,6 +61,43 @@ def _type_as_read(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_type_as_read(field.type)) for field in kind])
     return kind
+
+
+def _is_converted(kind: pa.DataType) -> bool:
+    """Whether values are made of their texts here, as Arrow casts none to such a type."""
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return is_bytes or pa.types.is_time(kind)
+
+
+def _has_converted(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _has_converted(kind.value_type)
+    if pa.types.is_struct(kind):
+        return any(_has_converted(field.type) for field in kind)
+    return _is_converted(kind)
+
+
+def _converted(value: Any, kind: pa.DataType) -> Any:
+    """What Python has for a value of a type that `_has_converted`.
+
+    Raises:
+        ValueError: If a text is none of it.
+    """
+    if value is None:
+        return None
+    if pa.types.is_list(kind):
+        return [_converted(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _converted(value[field.name], field.type) for field in kind}
+    if pa.types.is_time(kind):
+        time = dt.time.fromisoformat(value)
+        if time.tzinfo is not None:
+            message = f"{value!r} is a time of day in a zone"
+            raise ValueError(message)
+        return time
+    if pa.types.is_date(kind):
+        return dt.date.fromisoformat(value)
+    return base64.b64decode(value, validate=True) if _is_converted(kind) else value
 
 
 class JsonColumns(Lines):
@@ -77,7 +123,12 @@ class JsonColumns(Lines):
         if not self._schema.names:
             nothing = pa.array([{}] * table.num_rows, pa.struct([]))
             return Batch.of_columns(pa.RecordBatch.from_struct_array(nothing))
-        return Batch.of_columns(one_batch(table.select(self._schema.names).cast(self._schema)))
+        table = table.select(self._schema.names)
+        for place, field in enumerate(self._schema):
+            if _has_converted(field.type):
+                values = [_converted(value, field.type) for value in table.column(place).to_pylist()]
+                table = table.set_column(place, field, pa.array(values, field.type))
+        return Batch.of_columns(one_batch(table.cast(self._schema)))
 
 
 class JsonEncoder:

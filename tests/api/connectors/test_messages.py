@@ -6,6 +6,7 @@ formats that lose what they wrote (round trip).
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
 
@@ -53,6 +54,41 @@ def test_a_message_means_the_same_among_others(name, messages):
         (place, messages[place]) for place, one in enumerate(alone) if one.bad
     ]
     assert values(together.batch) == [text for one in alone for text in values(one.batch)]
+
+
+WRITTEN_AS_TEXT = pa.struct(
+    [
+        ("day", pa.date32()), ("time", pa.time64("us")), ("second", pa.time32("s")), ("bytes", pa.binary()),
+        ("two", pa.binary(2)), ("days", pa.list_(pa.date32())), ("pieces", pa.list_(pa.binary())),
+    ]
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_json_gives_back_dates_times_and_bytes(inside):
+    fields = list(WRITTEN_AS_TEXT)
+    schema = pa.schema([pa.field("x", WRITTEN_AS_TEXT)] if inside else fields)
+    given = {
+        "day": dt.date(1960, 2, 29), "time": dt.time(1, 2, 3, 456_789), "second": dt.time(23, 59, 59),
+        "bytes": b"\0\xff", "two": b"ab", "days": [dt.date(1, 1, 1), None], "pieces": [b"", None, b"q"],
+    }  # fmt: skip
+    rows = [given, dict.fromkeys(given), {**given, "pieces": [], "bytes": b""}]
+    rows = [{"x": row} for row in rows] if inside else rows
+    messages = JsonMessages(schema)
+    written = messages.encode(Batch.of_columns(pa.RecordBatch.from_pylist(rows, schema=schema)))
+    found = messages.decode(written)
+    assert found.batch.rows == rows
+    assert found.batch.columns_as(None).schema == schema
+
+
+@pytest.mark.parametrize(
+    "text", ['{"bytes":"*"}', '{"bytes":"YQ"}', '{"day":"2024-13-01"}', '{"day":5}', '{"time":"25:00:00"}',
+             '{"time":"01:02:03+01:00"}', '{"two":"YQ=="}', '{"days":["x"]}'],
+)  # fmt: skip
+def test_texts_of_json_that_are_no_dates_times_or_bytes_are_named(text):
+    found = JsonMessages(pa.schema(list(WRITTEN_AS_TEXT))).decode([b'{"bytes":"YQ=="}', text.encode()])
+    assert found.good.tolist() == [0]
+    assert [(bad.index, bad.raw) for bad in found.bad] == [(1, text.encode())]
 
 
 @pytest.mark.hypothesis
