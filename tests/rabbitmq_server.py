@@ -131,6 +131,12 @@ class RabbitmqServer(ServerProcess):
         given = {"x-queue-type": "stream", **{key.replace("_", "-"): value for key, value in arguments.items()}}
         return self._declare(f"stream-{uuid.uuid4().hex[:12]}", given)
 
+    def make_again(self, stream: str) -> None:
+        """Delete a stream and make an empty one of its name."""
+        with self.connect() as connection:
+            connection.channel().queue_delete(stream)
+        self._declare(stream, {"x-queue-type": "stream"})
+
     def _declare(self, name: str, arguments: dict[str, Any]) -> str:
         """Make a queue that is known again if the server is killed at once.
 

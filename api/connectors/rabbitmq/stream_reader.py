@@ -79,6 +79,8 @@ class _Reading:
         start: ``first`` and ``timestamp`` as long as nothing was read, then ``offset``.
         at: The offset of the next message, or the timestamp.
         end: The offset that is read no more; None for none.
+        seen: Of the newest chunk that was fetched, or given: the first offset and when the server wrote it. Chunks
+            never change, so a stream that has another one there is another stream. None before the first.
         is_sure: Whether a chunk has come since it was subscribed to.
     """
 
@@ -86,11 +88,17 @@ class _Reading:
     start: str
     at: int
     end: int | None
+    seen: tuple[int, int] | None = None
     is_sure: bool = False
 
     @property
     def is_at_end(self) -> bool:
         return self.end is not None and (self.end == 0 or (self.start == "offset" and self.at >= self.end))
+
+    @property
+    def subscribed_at(self) -> int:
+        """Where to subscribe: with the newest chunk that is known, to see that it is still there."""
+        return self.at if self.seen is None else min(self.at, self.seen[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ class _Fetcher(ClientThread):
             for number, one in enumerate(self._readings):
                 one.is_sure = False
                 if not one.is_at_end:
-                    connection.subscribe(number, one.stream, one.start, one.at, CREDIT)
+                    connection.subscribe(number, one.stream, one.start, one.subscribed_at, CREDIT)
         except StreamsAwayError as error:
             raise AwayError(str(error)) from error
         except StreamRefusedError as error:
@@ -143,20 +151,23 @@ class _Fetcher(ClientThread):
     def _take(self, reading: _Reading, chunk: Chunk) -> None:
         behind = chunk.first_offset + len(chunk.messages)
         if reading.start == "offset" and not reading.is_sure:
-            self._check_first(reading, chunk.first_offset, behind)
+            self._check_first(reading, chunk, behind)
         reading.is_sure = True
         if reading.is_at_end or (reading.start == "offset" and behind <= reading.at):
             return
-        reading.start, reading.at = "offset", behind
+        reading.start, reading.at, reading.seen = "offset", behind, (chunk.first_offset, chunk.time_ms)
         self.give(_Fetched(reading.stream, chunk))
 
-    def _check_first(self, reading: _Reading, first: int, behind: int) -> None:
+    def _check_first(self, reading: _Reading, chunk: Chunk, behind: int) -> None:
         """See that the first chunk is the one that was asked for.
 
         Raises:
             SourceError: If messages before it are gone, or it is of another stream.
         """
-        if first > reading.at and not self._has_offset(reading):
+        first = chunk.first_offset
+        if reading.seen is not None and first <= reading.seen[0] and (first, chunk.time_ms) != reading.seen:
+            why = "it was deleted and made anew"
+        elif first > reading.at and not self._has_offset(reading):
             why = f"messages up to offset {first} were deleted before they were read"
         elif behind < reading.at:
             why = "it is another one, which has not come so far"
@@ -252,6 +263,7 @@ class StreamReader(SourceReader):
         batch = self._decoder.decode(self._context, reading.stream, messages, lambda one: one.time_ms)
         behind = first + len(chunk.messages)
         reading.start, reading.at = "offset", behind if reading.end is None else min(behind, reading.end)
+        reading.seen = (first, chunk.time_ms)
         return [Polled(reading.stream, batch)] if len(batch) else []
 
     def next_poll_ms(self) -> int | None:
@@ -259,7 +271,8 @@ class StreamReader(SourceReader):
 
     def snapshot(self) -> list[Split]:
         return [
-            Split(name, {"end": one.end}, {"from": one.start, "at": one.at}) for name, one in self._readings.items()
+            Split(name, {"end": one.end, "seen": one.seen and list(one.seen)}, {"from": one.start, "at": one.at})
+            for name, one in self._readings.items()
         ]
 
     def close(self) -> None:
@@ -274,10 +287,11 @@ def _reading_of(split: Split) -> _Reading:
     Raises:
         CheckpointMismatchError: If its position is none of a stream.
     """
-    position, end = split.position, split.payload.get("end")
+    position, end, seen = split.position, split.payload.get("end"), split.payload.get("seen")
     is_right = isinstance(position, dict) and position.keys() == {"from", "at"} and is_count(position["at"])
     is_right = is_right and position["from"] in ("first", "offset", "timestamp") and (end is None or is_count(end))
+    is_right = is_right and (seen is None or (isinstance(seen, (list, tuple)) and len(seen) == 2))
     if not is_right:
         message = "the checkpoint's position is not one of a stream of RabbitMQ"
         raise CheckpointMismatchError(message, split=split.split_id)
-    return _Reading(split.split_id, position["from"], position["at"], end)
+    return _Reading(split.split_id, position["from"], position["at"], end, seen and (seen[0], seen[1]))

@@ -8,6 +8,7 @@ at another parallelism; a server that dies); wrong bytes (oracle: RabbitMQ's own
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from collections import Counter
 
@@ -216,6 +217,35 @@ def test_what_is_gone_before_it_was_read_is_an_error(rabbitmq_server):  # noqa: 
     reader.close()
     with pytest.raises(SourceError, match="does not exist"):
         polled(reader_of(source_of(rabbitmq_server, "no stream")), 1)
+
+
+@pytest.mark.parametrize("num_read", [1, 5])
+def test_a_stream_that_was_made_again_is_told(num_read, rabbitmq_server):  # noqa: F811
+    """It has more than was read, and other messages before that: they would be passed over, without a word."""
+    stream = rabbitmq_server.new_stream()
+    source = source_of(rabbitmq_server, stream)
+    reader = reader_of(source)
+    for n in range(num_read):
+        rabbitmq_server.send(stream, [f"old {n}"])
+        assert polled(reader, 1) == [f"old {n}"]
+    splits = through_json(reader.snapshot())
+    reader.close()
+    reader = reader_of(source, splits)
+    rabbitmq_server.send(stream, ["goes on"])
+    assert polled(reader, 1) == ["goes on"]
+    splits = through_json(reader.snapshot())
+    reader.close()
+    rabbitmq_server.make_again(stream)
+    for n in range(9):
+        rabbitmq_server.send(stream, [f"new {n}"])
+    reader = reader_of(source, splits)
+    with pytest.raises(SourceError, match="was deleted and made anew"):
+        polled(reader, 1)
+    reader.close()
+
+
+def through_json(splits):
+    return [Split(one.split_id, json.loads(json.dumps(one.payload)), one.position) for one in splits]
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip", "dead-letter"])
