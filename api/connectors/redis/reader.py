@@ -165,6 +165,11 @@ class _Fetcher(ClientThread):
         first = self._first_count(info)
         if first is not None and reading.count is not None and first > reading.count:
             raise _lost(reading, f"{first - reading.count} entries were trimmed before they were read")
+        if first is not None and reading.count is not None and first < reading.count:
+            oldest = info["first-entry"]
+            if oldest is None or (parse_id(oldest[0].decode()) or (0, 0)) > position:
+                # None of what was read is there any more, and yet the stream has not had so many entries.
+                raise _lost(reading, "it was deleted and made anew")
         count = None if first is None or reading.count is None else reading.count + len(entries)
         return entries, count
 

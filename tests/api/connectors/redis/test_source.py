@@ -149,6 +149,7 @@ def test_reading_begins_where_it_is_told(redis_server):  # noqa: F811
         (lambda c, s: c.xtrim(s, maxlen=1, approximate=False), "2 entries were trimmed before they were read"),
         (lambda c, s: c.delete(s), "it is not there any more"),
         (lambda c, s: (c.delete(s), c.xadd(s, {"value": "x"}, id="1-1")), "it is another one"),
+        (lambda c, s: (c.delete(s), [c.xadd(s, {"value": "x"}) for _ in range(9)]), "it was deleted and made anew"),
         (lambda c, s: (c.delete(s), c.set(s, "x")), "WRONGTYPE"),
     ],
 )
