@@ -9,7 +9,10 @@ import pytest
 from followed_table import followed, table  # noqa: F401 - a fixture
 from postgresql_server import postgresql  # noqa: F401 - a fixture
 
+from headrace.connectors.postgres_cdc.pgoutput import lsn_of
+from headrace.engine.connectors.contract import NOTHING_NOW, ReaderContext, Split
 from headrace.engine.errors import SourceError
+from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing import SourceTestHarness
 
 
@@ -124,3 +127,33 @@ def test_another_primary_key_is_refused_by_name(mode, postgresql, table):  # noq
         assert all(row == {"id": 1, "k": 10} for row in job.rows)
     finally:
         job.close()
+
+
+def test_a_checkpoint_of_before_there_were_marks_is_gone_on_from(postgresql, table):  # noqa: F811
+    """It takes those that there are, and has them from then on."""
+    postgresql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+    source = followed(postgresql, table, {"id": "int32"})
+    job = SourceTestHarness(source)
+    try:
+        job.start()
+        job.rest(20)
+        job.checkpoint()
+    finally:
+        job.close()
+    (lsn,) = postgresql.rows(
+        f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'slot_of_{table}'"
+    )[0]
+    payload = {"start": lsn_of(lsn), "key": [["id", "integer"]], "pages": []}
+    reader, found = source.create_reader(), []
+    reader.open(ReaderContext("source", 0, 1, lambda: 1_000, MetricGroup(), lambda _: None, checkpointing=True))
+    try:
+        reader.add_splits([Split("log", payload, {"lsn": lsn_of(lsn), "index": 0})])
+        postgresql.execute(f"INSERT INTO {table} VALUES (1)")
+        while not found:
+            polled = reader.poll(10)
+            found += [] if polled is NOTHING_NOW else [row for part in polled for row in part.batch.rows]
+        (split,) = reader.snapshot()
+    finally:
+        reader.close()
+    assert found == [{"id": 1}]
+    assert list(split.payload["marks"]["columns"]) == ["id"]
