@@ -66,6 +66,9 @@ class PulsarServer(ServerProcess):
             "managedLedgerDefaultAckQuorum": 1,
             "managedLedgerCacheSizeMB": 16,
             "maxMessageSize": 1 << 18,
+            "diskUsageWarnThreshold": 0.995,  # other things may have most of the disk
+            "diskUsageThreshold": 0.998,
+            "diskUsageLwmThreshold": 0.995,
             "defaultNumberOfNamespaceBundles": 1,
             "loadBalancerEnabled": "false",
             "topicLevelPoliciesEnabled": "false",
