@@ -391,6 +391,8 @@ def _launch(settings: SparkSettings, size: _Size, directory: Path, deadline: flo
                 fault_tolerant_mode=False,  # blocks are not handed to `ray.data`; a second connection is saved
                 configs=configs,
             )
+            # Its option of that name is for programs that spark-submit starts; else functions run on PATH's python3.
+            spark.sparkContext.pythonExec = configs["spark.pyspark.python"]
             _wait_for_executors(spark, 1, deadline)
         except Exception as error:
             message = f"Spark could not be started on Ray: {_first_line(error)}"

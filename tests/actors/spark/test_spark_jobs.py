@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import time
 
 import pyarrow as pa
@@ -23,6 +24,12 @@ def test_the_example_of_an_iteration_runs_unchanged(on_spark):
     env = on_spark
     data = env.from_collection([1, 2, 3, 4, 5]).iterate(10, lambda ds: ds.map(lambda x: x + 1))
     assert sorted(data.collect()) == [11, 12, 13, 14, 15]
+
+
+def test_functions_run_on_the_programs_own_python(on_spark):
+    """Not on what PATH calls python3, which may be another one, and does not read this one's library."""
+    pythons = on_spark.from_collection([1, 2, 3]).map(lambda _number: sys.executable).collect()
+    assert set(pythons) == {os.environ.get("PYSPARK_PYTHON") or sys.executable}
 
 
 def components(env, edges, supersteps=50):
