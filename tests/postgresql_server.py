@@ -108,6 +108,10 @@ class PostgresqlServer(ServerProcess):
         with self.connect() as connection:
             return connection.execute(query).fetchall()
 
+    def clear(self) -> None:
+        """Drop all tables; who may look into the schema stays as it was."""
+        self.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "GRANT USAGE ON SCHEMA public TO PUBLIC")
+
     def execute(self, *statements: str) -> None:
         """Run statements."""
         with self.connect() as connection:

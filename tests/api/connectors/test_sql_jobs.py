@@ -45,7 +45,8 @@ class PostgresqlTable:
     def __init__(self, server):
         self.server = server
         self.url = server.url
-        server.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", CREATE_TABLE)
+        server.clear()
+        server.execute(CREATE_TABLE)
 
     def look(self):
         with self.server.connect() as connection:

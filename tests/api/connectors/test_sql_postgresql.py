@@ -35,7 +35,7 @@ BOOKS = ("headrace_sinks", "headrace_sink_jobs", "headrace_commits", "headrace_s
 
 @pytest.fixture
 def server(postgresql):  # noqa: F811 - the fixture
-    postgresql.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    postgresql.clear()
     postgresql.execute("CREATE TABLE numbers (n bigint NOT NULL, label text)")
     return postgresql
 

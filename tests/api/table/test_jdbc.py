@@ -47,7 +47,7 @@ class Postgresql:
         self._server = server
         self.url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
         self.options = f", 'username' = 'headrace', 'password' = '{server.password}'"
-        server.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+        server.clear()
 
     def execute(self, *statements):
         self._server.execute(*statements)
