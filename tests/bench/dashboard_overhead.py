@@ -1,14 +1,18 @@
 """What an open dashboard costs a running job, and what its being measured at all times costs.
 
     python tests/bench/dashboard_overhead.py [--phases 12] [--seconds 6] [--interval 3] [--looking-only]
+        [--vertices 200 --parallelism 5] [--browser]
 
-A keyed windowed count runs in this process, which also serves REST. Its run is cut into phases of as much processor
-time of the process; in turn it is left alone, looked at (another process asks what the graph of a job asks), or not
-measured (no times of tasks and operators, no reports). Compared are records by processor time in neighbouring phases,
-so that it counts what looking and measuring cost, and not what else the machine does or did before. For the same reason
-it is looked at once in ``--interval`` seconds of processor time (the page's own is 3 s): a job that has a core for
-itself is asked no more often. Of the pairs the median is told, with the interval that holds the true one with 95 %
-confidence, whatever the distribution: many short phases (``--phases 60 --seconds 3 --looking-only``) make it narrow.
+A keyed windowed count runs in this process, which also serves REST; with ``--vertices`` records pass that many more
+operators on their way to it, each in a chain of its own. Its run is cut into phases of as much processor time of the
+process; in turn it is left alone, looked at (another process asks what the graph of a job asks), or not measured (no
+times of tasks and operators, no reports). Compared are the records that all tasks read, by processor time, in
+neighbouring phases, so that it counts what looking and measuring cost, and not what else the machine does or did
+before. For the same reason it is looked at once in ``--interval`` seconds of processor time (the page's own is 3 s): a
+job that has a core for itself is asked no more often. With ``--browser`` it is the page itself that asks, open at the
+job's graph in Chromium, and as often as it does so by itself: on a machine with other work that is more often than the
+job's share deserves. Of the pairs the median is told, with the interval that holds the true one with 95 % confidence,
+whatever the distribution: many short phases (``--phases 60 --seconds 3 --looking-only``) make it narrow.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -32,58 +37,91 @@ from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.task.slot import SlotMachine
 from headrace.engine.task.task import Task
 
-LOOKER = """
+ASKING = """
 import sys, urllib.request
-url, token, job = sys.argv[1:]
+url, token, job, _ = sys.argv[1:]
 paths = ["/overview", "/jobs/overview", f"/jobs/{job}", f"/jobs/{job}/watermarks", f"/jobs/{job}/checkpoints"]
-for _ in sys.stdin:
-    for path in paths:
+for told in sys.stdin:
+    for path in paths if told == "look\\n" else []:
         request = urllib.request.Request(url + path, headers={"Authorization": "Bearer " + token})
         assert urllib.request.urlopen(request).read()
-    print("looked", flush=True)
+    print("done", flush=True)
 """
+BROWSING = """
+import sys
+from dashboard_kit import DESKTOP, Watched, browser
+url, token, job, num_vertices = sys.argv[1:]
+with browser() as chromium:
+    watched = Watched(chromium.new_context(viewport=DESKTOP).new_page(), url)
+    watched.sign_in(token)
+    is_open = False
+    for told in sys.stdin:
+        if told == "look\\n" and not is_open:
+            watched.page.goto(f"{url}/#/job/{job}/graph")
+            watched.page.locator("[data-vertex]").nth(max(int(num_vertices), 2) - 1).wait_for(state="attached")
+        elif told != "look\\n":
+            watched.page.goto("about:blank")
+        is_open = told == "look\\n"
+        assert not watched.complaints, watched.complaints
+        print("done", flush=True)
+"""
+"""Both are told to look, once or to go on with it, and to leave; in a process of their own."""
 
 NUM_KEYS = 1_000
 ALONE, LOOKED_AT, UNMEASURED = "left alone", "looked at", "not measured"
 
 
 class Looker:
-    """A process that asks what an open page asks, when it is told to."""
+    """A process that asks what an open page asks, or has one open, when it is told to."""
 
-    def __init__(self, url: str, token: str, job: str) -> None:
-        arguments = [sys.executable, "-c", LOOKER, url, token, job]
-        self._process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.look()
+    def __init__(self, program: str, url: str, token: str, job: str, num_vertices: int) -> None:
+        arguments = [sys.executable, "-c", program, url, token, job, str(num_vertices)]
+        tests = str(Path(__file__).parents[1])
+        self._process = subprocess.Popen(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": tests}
+        )
 
     def look(self) -> None:
+        self._tell("look")
+
+    def leave(self) -> None:
+        self._tell("leave")
+
+    def _tell(self, what: str) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
-        assert self._process.stdout.readline() == "looked\n", "who looks has given up"
+        assert self._process.stdout.readline() == "done\n", "who looks has given up"
 
     def close(self) -> None:
-        self._process.kill()
+        self._process.stdin.close()  # type: ignore[union-attr]
         self._process.wait()
 
 
 @contextlib.contextmanager
-def watched_job() -> Iterator[tuple[list[Task], Looker]]:
+def watched_job(options: argparse.Namespace) -> Iterator[tuple[list[Task], Looker]]:
     """A job without end that has been running for a while."""
     rest = RestSettings(bind_port="0")
     with (
         tempfile.TemporaryDirectory() as directory,
-        StreamExecutionEnvironment.get_execution_environment("local", parallelism=2, rest=rest) as env,
+        StreamExecutionEnvironment.get_execution_environment(
+            "local", parallelism=options.parallelism, rest=rest
+        ) as env,
     ):
         env.enable_checkpointing(1_000, directory=directory)
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _: n // 100)
         numbers = env.from_source(GeneratorSource(lambda n: n), strategy, "numbers")
+        for _ in range(options.vertices):
+            numbers = numbers.filter(lambda _n: True).start_new_chain()
         counted = numbers.map(lambda n: (n * 7919 % NUM_KEYS, 1)).key_by(lambda pair: pair[0])
         windows = counted.window(TumblingEventTimeWindows.of("10 s")).reduce(lambda a, b: (a[0], a[1] + b[1]))
         windows.filter(lambda _pair: False).print()
         client = env.execute_async("watched")
         (address,) = env._cluster.rest_addresses()
-        looker = Looker(address.url, address.tokens.read, client.get_job_id())
+        job = client.get_job_id()
+        program = BROWSING if options.browser else ASKING
+        looker = Looker(program, address.url, address.tokens.read, job, options.vertices)
         try:
             while not (tasks := [one for one in gc.get_objects() if isinstance(one, Task)]) or num_read(tasks) == 0:
                 time.sleep(0.5)
@@ -102,7 +140,8 @@ def run_for(seconds: float) -> None:
 
 
 def num_read(tasks: list[Task]) -> int:
-    return sum(int(task.metrics._numbers()["records_in"]) for task in tasks if task.is_source)
+    """Of all tasks together: sources alone read in bursts, and the longer what is behind them, the longer ones."""
+    return sum(int(task.metrics._numbers()["records_in"]) for task in tasks)
 
 
 def phase(tasks: list[Task], seconds: float, looker: Looker | None, interval_s: float) -> float:
@@ -114,6 +153,7 @@ def phase(tasks: list[Task], seconds: float, looker: Looker | None, interval_s: 
         for _ in range(round(seconds / interval_s)):
             looker.look()
             run_for(interval_s)
+        looker.leave()
     return (num_read(tasks) - before) / (time.process_time() - began_s)
 
 
@@ -151,11 +191,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of processor time, of each phase")
     parser.add_argument("--interval", type=float, default=3.0)
     parser.add_argument("--looking-only", action="store_true", help="leave out what being measured costs")
+    parser.add_argument("--vertices", type=int, default=0, help="more than the job has of itself")
+    parser.add_argument("--parallelism", type=int, default=2)
+    parser.add_argument("--browser", action="store_true", help="Chromium looks")
     options = parser.parse_args()
     print(f"phases of {options.seconds:g} s of processor time; load of the machine {os.getloadavg()[0]:.1f}")
     kinds = [ALONE, LOOKED_AT] if options.looking_only else [ALONE, LOOKED_AT, UNMEASURED]
     found: dict[str, list[float]] = {kind: [] for kind in kinds}
-    with watched_job() as (tasks, looker):
+    with watched_job(options) as (tasks, looker):
         for number in range(options.phases):
             for kind in (found, reversed(found))[number % 2]:
                 with without_measuring(tasks) if kind == UNMEASURED else contextlib.nullcontext():
