@@ -108,7 +108,7 @@ STEADY_MS = 60_000
 """A JobManager under which all tasks ran for so long has made progress, also if the job takes no checkpoints."""
 
 MAX_ARCHIVED = 1_000
-"""Ended jobs remembered."""
+"""Ended jobs remembered, and as many data sets: a program of many short queries pushes out no stream."""
 
 MAX_DETAILED_SUBTASKS = 20_000
 """Of ended jobs that are remembered in full: some fifty megabytes."""
@@ -249,7 +249,7 @@ class Dispatcher:
             self._drop_old_details()
             return [*commands, *self._drop_oldest_ended()]
         if isinstance(request, CancelReportedJob):
-            return self._reported.cancel(event.ask_id, request, now_ms)
+            return self._reported.cancel(event.ask_id, request)
         message = f"the Dispatcher does not answer {type(request).__name__}"
         return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
 
@@ -289,10 +289,12 @@ class Dispatcher:
         return JobManagerFound(address, job.epoch, job.view, replace(details, view=job.view))
 
     def _drop_oldest_ended(self) -> list[Command]:
-        ended = (job_id for job_id, job in self._jobs.items() if job.has_ended and job.host is None)
-        gone = [job_id for job_id in ended if job_id not in self._cleanup]
+        gone: dict[bool, list[JobId]] = {False: [], True: []}
+        for job_id, job in self._jobs.items():
+            if job.has_ended and job.host is None and job.ending is None and job_id not in self._cleanup:
+                gone[job.view.is_data_set].append(job_id)
         commands: list[Command] = []
-        for job_id in gone[: max(len(gone) - MAX_ARCHIVED, 0)]:
+        for job_id in [old for kind in gone.values() for old in kind[: max(len(kind) - MAX_ARCHIVED, 0)]]:
             del self._jobs[job_id]
             if self._store is not None:
                 commands.append(self._store.forget(job_id))

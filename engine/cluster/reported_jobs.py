@@ -3,7 +3,8 @@
 The program is the one that knows. It tells the Dispatcher how its job stands, all of it each time, and hears in return
 whether somebody wants the job to end. A program that is not heard of any more has failed, so no job stays RUNNING of
 which nobody is there; should it be heard of again, as it was only cut off, its word counts again. So a new leader knows
-of such a job with the next report, and only ends are stored.
+of such a job with the next report, and only ends are stored. While one is being stored nothing else is taken: what a
+program says is said again until its end is recorded.
 
 Source: Flink's page lists batch jobs beside streams; what runs a job here is the program.
 """
@@ -47,15 +48,11 @@ class _Program:
 
     Attributes:
         name: For people: where it runs.
-        heard_ms: When it was heard of last.
         num_silent: Looks in a row without a word.
-        is_to_end: Somebody wants its job to end.
     """
 
     name: str
-    heard_ms: int
     num_silent: int = 0
-    is_to_end: bool = False
 
 
 class ReportedJobs:
@@ -70,6 +67,8 @@ class ReportedJobs:
         self._jobs = jobs
         self._end = end
         self._programs: dict[JobId, _Program] = {}
+        # Jobs that somebody wants to end; remembered as long as they are, for a program may come back.
+        self._to_end: set[JobId] = set()
         self._is_looking = False
 
     def report(self, ask_id: str, report: ReportJob, now_ms: int) -> list[Command]:
@@ -83,29 +82,29 @@ class ReportedJobs:
             submission = SubmitJob(view.job_id, view.name, b"", JobSettings(), 0)
             unheard = replace(view, state=JobStatus.RUNNING.value, ended_ms=None, version=-1)
             job = self._jobs[view.job_id] = DispatchedJob(submission, unheard, is_first=False)
-        program = self._programs.setdefault(view.job_id, _Program(report.program, now_ms))
-        program.heard_ms, program.num_silent = now_ms, 0
+        self._programs[view.job_id] = _Program(report.program)
         commands: list[Command] = []
-        if view.version > (job.ending or job.view).version:  # else it is late, or was told before
+        if job.ending is None and view.version > job.view.version:  # else it is late, or was told before
             job.details = report.details
             if JobStatus(view.state).is_terminal:
                 commands += self._end(job, view, now_ms)
             else:
-                job.view, job.ending = view, None
+                job.view = view
         is_kept = job.ending is None and job.has_ended
         if is_kept:
             del self._programs[view.job_id]
-        return [*commands, *self._look_later(), Reply(ask_id, JobReported(program.is_to_end, is_kept))]
+        is_to_end = view.job_id in self._to_end
+        return [*commands, *self._look_later(), Reply(ask_id, JobReported(is_to_end, is_kept))]
 
-    def cancel(self, ask_id: str, request: CancelReportedJob, now_ms: int) -> list[Command]:
+    def cancel(self, ask_id: str, request: CancelReportedJob) -> list[Command]:
         """Note that a job is to end; its program hears it with its next report."""
         job = self._jobs.get(request.job_id)
         if job is None or not job.view.is_data_set:
             error = JobNotFoundError(f'there is no data set "{request.job_id}" in this cluster')
             return [Reply(ask_id, RequestFailed(error))]
         if not job.has_ended:
-            self._programs.setdefault(request.job_id, _Program("", now_ms)).is_to_end = True
-        return [*self._look_later(), Reply(ask_id, job.has_ended)]
+            self._to_end = {job_id for job_id in self._to_end if job_id in self._jobs} | {request.job_id}
+        return [Reply(ask_id, job.has_ended)]
 
     def look(self, _timer: ReportsDue, now_ms: int) -> list[Command]:
         """Have jobs fail whose program is gone."""
@@ -122,9 +121,9 @@ class ReportedJobs:
 
     def _give_up(self, job: DispatchedJob, program: _Program, now_ms: int) -> list[Command]:
         """Have a job fail; should its program be heard of again, its next word is newer than this."""
-        name = f"its program ({program.name})" if program.name else "its program"
-        seconds = round((now_ms - program.heard_ms) / 1_000)
-        reason = f"{name} was not heard of for {seconds} seconds: it was killed, or does not reach the cluster any more"
+        seconds = LOOK_MS * MAX_SILENT_LOOKS // 1_000  # by looks, too: clocks are set
+        silence = f"its program ({program.name}) was not heard of for {seconds} seconds"
+        reason = f"{silence}: it was killed, or does not reach the cluster any more"
         stages = tuple(stage.given_up() for stage in job.view.stages or ())
         failed = failed_view(job, reason, now_ms)
         return self._end(job, replace(failed, stages=stages, version=job.view.version), now_ms)

@@ -9,26 +9,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, settings, submission
+from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, complete, settings, submission
+from leading_kit import Head
 
+from headrace.engine.cluster import dispatcher as dispatcher_module
 from headrace.engine.cluster.dispatcher import Dispatcher
-from headrace.engine.cluster.reported_jobs import LOOK_MS, MAX_SILENT_LOOKS
+from headrace.engine.cluster.reported_jobs import LOOK_MS, MAX_SILENT_LOOKS, ReportsDue
 from headrace.engine.cluster.stored_jobs import end_as_facts, end_from_facts
 from headrace.engine.errors import JobNotFoundError
 from headrace.engine.kernel.config import ClusterSettings
-from headrace.engine.kernel.machine import Asked, Reply, Send, SpawnHost, Started, StartTimer
+from headrace.engine.kernel.machine import Asked, HostTerminated, Reply, Send, SpawnHost, Started, StartTimer
 from headrace.engine.protocol.control_messages import ReleaseAll
 from headrace.engine.protocol.details import JobDetails
 from headrace.engine.protocol.messages import (
     CancelReportedJob,
     FindJobManager,
     JobReported,
+    JobStatusChanged,
     ListJobs,
     ReportJob,
     RequestFailed,
 )
 from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import FailureView, JobView, StageView
+from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
 
 SETS = JobId("f" * 32)
@@ -149,6 +153,33 @@ def test_a_program_that_was_only_cut_off_is_believed_again(driver):
     assert driver.job.state == "FINISHED"
 
 
+def test_a_program_that_was_cut_off_hears_of_a_cancellation_when_it_is_back(driver):
+    driver.tell(1)
+    driver.ask(CancelReportedJob(SETS))
+    driver.look(MAX_SILENT_LOOKS + 1)
+    assert driver.job.state == "FAILED"
+    assert driver.tell(2).is_canceled
+
+
+def test_how_long_a_program_was_silent_does_not_follow_a_clock_that_is_set(driver):
+    driver.tell(1)
+    driver.now -= 3_600_000
+    driver.look(MAX_SILENT_LOOKS)
+    assert f"for {LOOK_MS * MAX_SILENT_LOOKS // 1_000} seconds" in driver.job.failure
+
+
+def test_many_data_sets_push_no_stream_out_of_the_history(driver, monkeypatch):
+    monkeypatch.setattr(dispatcher_module, "MAX_ARCHIVED", 3)
+    driver.ask(replace(submission(job_settings=settings()), job_id=JOB))
+    found = driver.ask(FindJobManager(JOB))
+    driver.give(JobStatusChanged(JOB, found.epoch, replace(found.view, state="FINISHED", version=2)))
+    driver.give(HostTerminated(driver.spawned[0].host, "done"))
+    ids = [JobId(f"{number:032x}") for number in range(5)]
+    for number in ids:
+        driver.tell(1, "FINISHED", job_id=number)
+    assert [job.job_id for job in driver.ask(ListJobs())] == [*reversed(ids[-3:]), JOB]
+
+
 def test_its_end_is_taken_even_if_nothing_was_told_before(driver):
     failure = FailureView(9_000, "ZeroDivisionError", "division by zero")
     answer = driver.tell(5, "FAILED", failure="division by zero", failures=(failure,))
@@ -192,3 +223,25 @@ def test_what_a_history_keeps_is_the_same_job():
     older = end_as_facts(last)
     del older["view"]["stages"], older["view"]["num_stages_left_out"]
     assert not end_from_facts(SETS, older).is_data_set, "it was stored before there were any"
+
+
+def test_what_a_program_says_waits_while_an_end_of_its_job_is_stored():
+    head = Head(MemoryFileSystem())
+
+    def tell(version, state):
+        return head.ask(ReportJob(JobDetails(view(version, state)), "process 7"))
+
+    tell(1, "RUNNING")
+    head.is_io_free = False
+    for _ in range(MAX_SILENT_LOOKS):
+        head.give(ReportsDue())  # its program is taken for gone
+    tell(2, "RUNNING")
+    assert not tell(3, "FINISHED").is_kept
+    [first] = head.works
+    assert first.name == "store_end"
+    head.is_io_free = True
+    head.give(complete(head.works.pop()))
+    tell(3, "FINISHED")
+    assert tell(3, "FINISHED").is_kept
+    assert head.stored()[SETS].end["view"]["state"] == "FINISHED"
+    assert head.ask(FindJobManager(SETS)).view.state == "FINISHED"
