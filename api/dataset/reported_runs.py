@@ -2,16 +2,20 @@
 
 The program runs them, the cluster shows them: a thread tells the Dispatcher how a run stands, every second, and hears
 whether somebody wants it to end. Telling must not disturb: if the cluster does not answer, the run goes on, and that is
-said once.
+said once. A run that is over waits until its end is heard, and that only where the cluster has answered so far; whether
+it is stored is asked beside the program, which waits for that once, when it ends.
 
 *Which cluster.* On Spark the one that is on the same Ray, if there is one and no other. For either executor the one
 that is named, by ``cluster_name`` or ``headrace run --target session``. Without any, ``rest=`` serves REST out of this
 very process, as for streams that run in it. Where nobody is to be told nothing is done: on Spark that is known once
-this process is connected to Ray, so a first run may begin to be watched in vain.
+this process is connected to Ray, so a first run may begin to be watched in vain. Nobody is told by a process that
+was forked off: connections do not outlive that. And only the program's own threads open a connection to Ray: it is the
+whole process's, so one that came and went beside them would take the ground from under their feet.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -48,8 +52,14 @@ INTERVAL_S = 1.0
 
 ANSWER_TIMEOUT_MS = 5_000
 
+HEARD_S = 2.0
+"""How long a run that is over waits for an answer of a cluster that has answered so far."""
+
 LAST_WORD_S = 10.0
-"""How long a program that is done tries to have the end of a run recorded."""
+"""How long it is tried to have the end of a run recorded, and how long a program that ends waits for that."""
+
+MOST_LATE = 20
+"""Runs that are over and whose ends are not recorded yet; while there are so many, further runs are not told of."""
 
 LOOK_FOR_CLUSTER_S = 10.0
 """How often a cluster is looked for that is not there."""
@@ -99,6 +109,13 @@ class RunReports:
         self._former: list[Cluster] = []
         self._look_again_s = 0.0
         self._lock = threading.Lock()
+        self._pid = os.getpid()
+        # A cluster was there, so that it has gone since is no error.
+        self._was_there = False
+        # The cluster has not failed to answer since it was heard of last.
+        self.is_answering = True
+        # Runs that are over, and whose ends are not recorded yet.
+        self._late: list[ToldRun] = []
 
     @property
     def _is_named(self) -> bool:
@@ -106,6 +123,8 @@ class RunReports:
 
     def is_alone(self) -> bool:
         """Whether there is nobody to tell, as it is certain: no cluster was named, and none is on the Ray of Spark."""
+        if os.getpid() != self._pid:
+            return True
         if self._cluster is not None or self._is_named:
             return False
         if not self._is_on_ray:
@@ -119,13 +138,12 @@ class RunReports:
         """Tell of the run in the block, if there is anybody; gives None if there is nobody.
 
         Raises:
-            ClusterUnavailableError: If a cluster was asked for that is not there.
+            ClusterUnavailableError: If a cluster was asked for that has never been there.
         """
-        if self.is_alone():
+        if self.is_alone() or self._are_too_many_late():
             yield None
             return
-        if self._must_be_there or self._rest is not None:
-            self._connect()
+        self._connect_if_due()
         run = ToldRun(self, job_name, watch or RunWatch(now_ms))
         try:
             yield run
@@ -135,14 +153,17 @@ class RunReports:
         run.end(None)
 
     def cluster(self) -> Cluster | None:
-        """Return the cluster, if there is one by now; called in threads of runs, too."""
-        if self._cluster is None and time.monotonic() >= self._look_again_s:
+        """Return the cluster, if there is one by now; called in threads of runs, too, so it opens no connection."""
+        if self._cluster is None and self._is_due():
+            from headrace.actors.clusters import only_cluster_on_ray
+
             try:
-                self._connect()
+                with self._lock:
+                    if self._cluster is None and (self._rest is None or self._must_be_there):
+                        self._found(only_cluster_on_ray(self._name))
             except Exception as error:  # Ray may say many things, and none of them is the run's
                 _LOG.debug("no cluster is found: %r", error)
-            if self._cluster is None and self._is_named:
-                self._look_again_s = time.monotonic() + LOOK_FOR_CLUSTER_S
+            self._look_later()
         return self._cluster
 
     def lost(self) -> None:
@@ -152,24 +173,64 @@ class RunReports:
             self._former.append(cluster)  # it may have opened the connection to Ray, which Spark uses, too
             self._look_again_s = time.monotonic() + INTERVAL_S
 
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._look_again_s
+
+    def _look_later(self) -> None:
+        if self._cluster is None and self._is_named:
+            self._look_again_s = time.monotonic() + LOOK_FOR_CLUSTER_S
+
+    def _found(self, cluster: Cluster | None) -> None:
+        self._cluster = cluster
+        if cluster is not None:
+            self._was_there = self.is_answering = True
+
+    def _connect_if_due(self) -> None:
+        """Look for the cluster, and open a connection to Ray for that; for threads of the program."""
+        must_be_there = (self._must_be_there or self._rest is not None) and not self._was_there
+        if self._cluster is not None or not (must_be_there or self._is_due()):
+            return
+        try:
+            self._connect()
+        except Exception as error:
+            if must_be_there:
+                raise
+            _LOG.debug("no cluster is found: %r", error)
+        self._look_later()
+
     def _connect(self) -> None:
         with self._lock:
             if self._cluster is None:
-                self._find_or_start()
+                self._found(self._find_or_start())
 
-    def _find_or_start(self) -> None:
+    def _find_or_start(self) -> Cluster | None:
         from headrace.actors.clusters import connect, only_cluster_on_ray
         from headrace.engine.kernel.config import ClusterSettings
 
         if self._rest is not None and not self._must_be_there:
-            self._cluster = connect("local", settings=ClusterSettings(rest=self._rest), name=self._name or "data-sets")
-            self._cluster.run_in_background()
+            cluster = connect("local", settings=ClusterSettings(rest=self._rest), name=self._name or "data-sets")
+            cluster.run_in_background()
             if self._says_where:
-                sys.stderr.write("".join(f"{line}\n" for line in rest_lines(self._cluster)))
-        elif self._must_be_there or (self._name is not None and not self._is_on_ray):
-            self._cluster = connect("ray", address=self._address or "auto", name=self._name, joins_only=True)
-        else:
-            self._cluster = only_cluster_on_ray(self._name)
+                sys.stderr.write("".join(f"{line}\n" for line in rest_lines(cluster)))
+            return cluster
+        if self._must_be_there or (self._name is not None and not self._is_on_ray):
+            return connect("ray", address=self._address or "auto", name=self._name, joins_only=True)
+        return only_cluster_on_ray(self._name)
+
+    def is_late(self, run: ToldRun) -> None:
+        """Remember a run that is over, and whose end is not recorded yet."""
+        if not self._late:
+            atexit.register(self._wait_for_late)
+        self._late.append(run)
+
+    def _are_too_many_late(self) -> bool:
+        self._late = [run for run in self._late if not run.is_done]
+        return len(self._late) >= MOST_LATE
+
+    def _wait_for_late(self) -> None:
+        until_s = time.monotonic() + LAST_WORD_S
+        while self._late:
+            self._late.pop().wait(until_s)
 
     def says(self, job_id: JobId, job_name: str) -> None:
         """Say, in a program that nobody waits for, which job is shown where."""
@@ -192,6 +253,8 @@ class RunReports:
 
     def close(self) -> None:
         """Let go of the cluster; what was served out of this process is served no more."""
+        self._wait_for_late()
+        atexit.unregister(self._wait_for_late)
         self.lost()
         while self._former:
             self._former.pop().close()
@@ -223,11 +286,26 @@ class ToldRun:
         self._version = 0
         self._was_heard = self._has_complained = False
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="headrace-dataset-reports", daemon=True)
-        self._thread.start()
+        # Its end was answered, or nobody tells of it any more; it is recorded, or that is not tried any more.
+        self._is_heard, self._is_done = threading.Event(), threading.Event()
+        try:
+            threading.Thread(target=self._follow, name="headrace-dataset-reports", daemon=True).start()
+        except RuntimeError as error:  # there are too many, or this program ends: runs go on all the same
+            _LOG.warning("the cluster is not told of data set %r: %s", self._name, error)
+            self._is_heard.set()
+            self._is_done.set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody tells of it any more."""
+        return self._is_done.is_set()
+
+    def wait(self, until_s: float) -> None:
+        """Wait until nobody tells of it any more, or for that time of the monotonic clock."""
+        self._is_done.wait(max(0.0, until_s - time.monotonic()))
 
     def end(self, error: BaseException | None) -> None:
-        """Tell how it ended; returns when that is recorded, or nobody answers."""
+        """Tell how it ended; returns when that was heard, or soon, if nobody answers."""
         at_ms = self._ended_ms = now_ms()
         self._state = JobStatus.FINISHED
         if error is not None:
@@ -235,21 +313,27 @@ class ToldRun:
             is_canceled = isinstance(error, (JobCanceledError, KeyboardInterrupt))
             self._state = JobStatus.CANCELED if is_canceled else JobStatus.FAILED
             if not is_canceled:
-                text = _sent(str(error) or repr(error), MOST_CHARACTERS)
-                self._failure = FailureView(at_ms, type(error).__name__, text)
+                self._failure = FailureView(at_ms, type(error).__name__, _sent(_text_of(error), MOST_CHARACTERS))
         self._is_over.set()
-        self._thread.join()
+        if self._reports.is_answering and not self._is_heard.wait(HEARD_S):
+            self._reports.is_answering = False
+        if not self.is_done:
+            self._reports.is_late(self)
 
     def _follow(self) -> None:
-        while not self._is_over.is_set():
-            self._report(self._details())
-            if not self._was_heard and self._reports.is_alone():
-                return
-            self._is_over.wait(INTERVAL_S)
-        until_s = time.monotonic() + LAST_WORD_S
-        last_word = self._details()
-        while not self._report(last_word) and self._was_heard and time.monotonic() < until_s:
-            time.sleep(0.1)
+        try:
+            while not self._is_over.is_set():
+                self._report(self._details())
+                if not self._was_heard and self._reports.is_alone():
+                    return
+                self._is_over.wait(INTERVAL_S)
+            until_s = time.monotonic() + LAST_WORD_S
+            last_word = self._details()
+            while not self._report(last_word) and self._was_heard and time.monotonic() < until_s:
+                time.sleep(0.1)
+        finally:
+            self._is_heard.set()
+            self._is_done.set()
 
     def _report(self, details: JobDetails) -> bool:
         """Tell how it stands; whether its end is recorded."""
@@ -263,16 +347,21 @@ class ToldRun:
                 text = str(error) if isinstance(error, HeadraceError) else repr(error)
                 _LOG.warning("the cluster is not told of data set %r: %s", self._name, text)
             self._has_complained = True
+            self._reports.is_answering = False
             if isinstance(error, ClusterUnavailableError):
                 self._reports.lost()
             return False
         self._has_complained = False
+        self._reports.is_answering = True
+        if details.view.ended_ms is not None:
+            self._is_heard.set()
         if answer.is_canceled and self._canceled_ms is None and not self._is_over.is_set():
             self._canceled_ms = now_ms()
             self.watch.cancel()
         if not self._was_heard:
             self._was_heard = True
-            self._reports.says(self._job_id, self._name)
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                self._reports.says(self._job_id, self._name)
         return answer.is_kept
 
     def _details(self) -> JobDetails:
@@ -310,6 +399,13 @@ class ToldRun:
             num_stages_left_out=self.watch.num_left_out,
         )
         return JobDetails(view, plan=_sent(self.plan, MOST_CHARACTERS))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error) or repr(error)
+    except Exception:  # it is the user's, as is how it says what it is
+        return f"{type(error).__name__}, which cannot say more"
 
 
 def _program() -> str:

@@ -14,6 +14,7 @@ from dashboard_kit import HOSTILE, until
 from rest_kit import ask, rest_environment
 
 from headrace import ExecutionEnvironment, RestSettings
+from headrace.actors import clusters
 from headrace.cli.main import main
 from headrace.dataset import reported_runs
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, HeadraceError, JobCanceledError
@@ -251,7 +252,8 @@ def test_a_cluster_that_is_gone_in_between_does_not_disturb(tmp_path, monkeypatc
         with ExecutionEnvironment.get_execution_environment("local", 2) as env:
             reports = env._reports
             reports._must_be_there = True
-            monkeypatch.setattr(reports, "_connect", lambda: setattr(reports, "_cluster", cluster))
+            monkeypatch.setattr(reports, "_find_or_start", lambda: cluster)
+            monkeypatch.setattr(clusters, "only_cluster_on_ray", lambda _name: cluster)
             run = Run(env, tmp_path / "out")
             rest = streams.get_rest_client()
             until(lambda: bool(rest.jobs()), "it is not told")
@@ -263,5 +265,5 @@ def test_a_cluster_that_is_gone_in_between_does_not_disturb(tmp_path, monkeypatc
             assert run.error is None
             written = "".join(part.read_text() for part in (tmp_path / "out").glob("*"))
             assert sorted(written.split("\n")) == ["", "(0, 6)", "(1, 9)"]
-            assert only(rest)["state"] == ("FINISHED" if comes_back else "RUNNING")
+        assert only(rest)["state"] == ("FINISHED" if comes_back else "RUNNING")
     assert caplog.text.count("is not told of data set 'sums'") == 1

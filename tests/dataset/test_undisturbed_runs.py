@@ -1,0 +1,169 @@
+"""Runs that a cluster is told of give what they give, and do not wait, whatever becomes of the telling.
+
+Families: a cluster that does not answer, stores slowly, or is gone; a process without threads, or forked off; errors
+that cannot say what they are. Each against the plain result of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from headrace import ExecutionEnvironment
+from headrace.actors import clusters
+from headrace.dataset import reported_runs
+from headrace.engine.errors import ClusterUnavailableError
+from headrace.engine.protocol.messages import JobReported
+
+PATIENCE_S = 10
+
+
+class Told:
+    """A cluster, of which only the Dispatcher's answers are there."""
+
+    name = "told"
+
+    def __init__(self):
+        # Until then nothing is answered; and until then no end is stored.
+        self.may_answer, self.may_store = threading.Event(), threading.Event()
+        self.may_answer.set()
+        self.may_store.set()
+        self.words, self.num_answers = [], 0
+
+    def ask_dispatcher(self, request, timeout_ms):
+        self.words.append(request.details.view)
+        self.may_answer.wait(PATIENCE_S)
+        self.num_answers += 1
+        return JobReported(False, request.details.view.ended_ms is not None and self.may_store.is_set())
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def told(monkeypatch):
+    cluster = Told()
+    monkeypatch.setattr(clusters, "connect", lambda *_, **__: cluster)
+    monkeypatch.setattr(clusters, "only_cluster_on_ray", lambda _name: cluster)
+    monkeypatch.setattr(reported_runs, "HEARD_S", 0.2)
+    yield cluster
+    cluster.may_answer.set()
+    cluster.may_store.set()
+
+
+@pytest.fixture
+def env(told):
+    with ExecutionEnvironment.get_execution_environment("local", 2, cluster_name="told") as made:
+        yield made
+        told.may_answer.set()
+        told.may_store.set()
+
+
+def test_runs_do_not_wait_for_a_cluster_that_hangs(env, told):
+    told.may_answer.clear()
+    assert [env.from_elements(*range(number)).count() for number in range(1, 4)] == [1, 2, 3]
+    assert told.num_answers == 0, "a run waited for an answer"
+    told.may_answer.set()
+    env.close()
+    ends = {view.job_id for view in told.words if view.state == "FINISHED"}
+    assert len(ends) == 3, "its ends are told when it answers again"
+
+
+def test_a_cluster_that_hangs_gathers_no_threads(env, told):
+    told.may_answer.clear()
+    for _ in range(reported_runs.MOST_LATE + 5):
+        assert env.from_elements(1, 2).count() == 2
+    assert len(told.words) <= reported_runs.MOST_LATE
+    told.may_answer.set()
+    env.close()
+    assert env._reports._late == []
+
+
+def test_a_run_does_not_wait_for_a_store_that_is_slow_but_the_program_does(env, told, monkeypatch):
+    monkeypatch.setattr(reported_runs, "HEARD_S", PATIENCE_S)
+    told.may_store.clear()
+    results = []
+    runs = threading.Thread(target=lambda: results.extend(env.from_elements(1, 2).count() for _ in range(2)))
+    runs.start()
+    runs.join(PATIENCE_S / 2)
+    assert results == [2, 2]
+    closed = threading.Thread(target=env.close)
+    closed.start()
+    closed.join(0.3)
+    assert closed.is_alive(), "an end may not be stored yet"
+    told.may_store.set()
+    closed.join(PATIENCE_S)
+    assert not closed.is_alive()
+
+
+def test_a_cluster_that_was_asked_for_and_has_gone_is_no_error_of_later_runs(env, told, monkeypatch):
+    def is_gone(*_, **__):
+        message = "there is no Headrace cluster"
+        raise ClusterUnavailableError(message)
+
+    assert env.from_elements(1, 2).count() == 2
+    env._reports.lost()
+    with monkeypatch.context() as gone:
+        gone.setattr(clusters, "connect", is_gone)
+        gone.setattr(clusters, "only_cluster_on_ray", is_gone)
+        assert env.from_elements(1, 2, 3).count() == 3
+    other = ExecutionEnvironment.get_execution_environment("local", 2, cluster_name="never there")
+    monkeypatch.setattr(clusters, "connect", is_gone)
+    with pytest.raises(ClusterUnavailableError):
+        other.from_elements(1).count()
+
+
+def test_only_threads_of_the_program_open_a_connection_to_ray(env, told, monkeypatch):
+    threads = []
+
+    def connect(*_, **__):
+        threads.append(threading.current_thread())
+        return told
+
+    monkeypatch.setattr(clusters, "connect", connect)
+    monkeypatch.setattr(reported_runs, "INTERVAL_S", 0.0)
+    before = told.ask_dispatcher
+
+    def is_gone_once(request, timeout_ms):
+        told.ask_dispatcher = before
+        message = "the head has ended"
+        raise ClusterUnavailableError(message)
+
+    told.ask_dispatcher = is_gone_once
+    assert env.from_elements(1, 2).count() == 2
+    env.close()
+    assert threads == [threading.current_thread()]
+    assert told.words, "it was found again beside the program"
+
+
+class Speechless(Exception):
+    def __str__(self):
+        message = "it does not say what it is"
+        raise RuntimeError(message)
+
+
+def test_the_users_error_stays_what_it_is(env, told):
+    with pytest.raises(Speechless), env._reports.tell("fails", None):
+        raise Speechless
+    assert told.words[-1].failures[0].kind == "Speechless"
+
+
+def test_a_process_that_may_begin_no_threads_runs_its_data_sets(env, told, monkeypatch):
+    def refuses(_thread):
+        message = "can't create new thread at interpreter shutdown"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(threading.Thread, "start", refuses)
+    assert env.from_elements(1, 2).count() == 2
+    assert told.words == []
+
+
+def test_a_process_that_was_forked_off_tells_nothing(env, told):
+    assert env.from_elements(1, 2).count() == 2
+    child = os.fork()
+    if child == 0:
+        with env._reports.tell("in the child", None) as run:
+            os._exit(0 if run is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
