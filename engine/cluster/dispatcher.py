@@ -14,8 +14,8 @@ while, because the JobManagers of the next leader claim larger epochs in the che
 Invariants: a job whose end is recorded is never started again; no JobManager tells its clients of the end before that
 (it waits for `JobArchived`); and only after that are its checkpoints deleted (`headrace.engine.cluster.job_cleanup`).
 
-Source: Flink's ``Dispatcher``, ``JobManagerRunner``, ``SessionDispatcherLeaderProcess`` and
-``ExecutionGraphInfoStore``; ``docs/design/013-high-availability.md`` for the epoch.
+Source: Flink's ``Dispatcher``, ``JobManagerRunner`` and ``SessionDispatcherLeaderProcess``;
+``docs/design/013-high-availability.md`` for the epoch.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ from ..protocol.messages import (
 from ..protocol.states import JobStatus
 from ..protocol.views import JobView
 from .dispatched_jobs import DispatchedJob, ended_job, failed_view, first_view, restarting_view
+from .job_archive import overdue_jobs, thin_out
 from .job_cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
 from .job_manager_hosts import JobManagerHosts, PingDue, job_manager_of
 from .job_store_io import RecoveredJob, clean_up_ended_job
@@ -106,12 +107,6 @@ MAX_VAIN_EPOCHS = 10
 
 STEADY_MS = 60_000
 """A JobManager under which all tasks ran for so long has made progress, also if the job takes no checkpoints."""
-
-MAX_ARCHIVED = 1_000
-"""Ended jobs remembered, and as many data sets: a program of many short queries pushes out no stream."""
-
-MAX_DETAILED_SUBTASKS = 20_000
-"""Of ended jobs that are remembered in full: some fifty megabytes."""
 
 JOBS_AWAITED_MS = 120_000
 """A cluster that ends with its jobs ends after so long without any, too: whoever was to submit one has gone."""
@@ -246,7 +241,7 @@ class Dispatcher:
             return self._shut_down(event.ask_id)
         if isinstance(request, ReportJob):
             commands = self._reported.report(event.ask_id, request, now_ms)
-            self._drop_old_details()
+            thin_out(self._jobs)
             return [*commands, *self._drop_oldest_ended()]
         if isinstance(request, CancelReportedJob):
             return self._reported.cancel(event.ask_id, request)
@@ -289,24 +284,12 @@ class Dispatcher:
         return JobManagerFound(address, job.epoch, job.view, replace(details, view=job.view))
 
     def _drop_oldest_ended(self) -> list[Command]:
-        gone: dict[bool, list[JobId]] = {False: [], True: []}
-        for job_id, job in self._jobs.items():
-            if job.has_ended and job.host is None and job.ending is None and job_id not in self._cleanup:
-                gone[job.view.is_data_set].append(job_id)
         commands: list[Command] = []
-        for job_id in [old for kind in gone.values() for old in kind[: max(len(kind) - MAX_ARCHIVED, 0)]]:
+        for job_id in overdue_jobs(self._jobs, lambda job_id: job_id not in self._cleanup):
             del self._jobs[job_id]
             if self._store is not None:
                 commands.append(self._store.forget(job_id))
         return commands
-
-    def _drop_old_details(self) -> None:
-        """Keep what is known of ended jobs in full only of the newest ones."""
-        left = MAX_DETAILED_SUBTASKS
-        for job in reversed(self._jobs.values()):
-            if job.details is not None:
-                left -= 1 + sum(len(vertex.subtasks) for vertex in job.details.vertices)
-                job.details = job.details if left >= 0 else None
 
     # ---------------------------------------------------------------------------------------------------- job managers
     def _start_job_manager(self, job: DispatchedJob, now_ms: int) -> list[Command]:
@@ -334,7 +317,7 @@ class Dispatcher:
             return []
         if message.details is not None:
             job.details = message.details
-            self._drop_old_details()
+            thin_out(self._jobs)
         job.note_progress(message.view, now_ms)
         if JobStatus(message.view.state).is_terminal:
             return self._end(job, message.view, now_ms)
@@ -539,6 +522,7 @@ class Dispatcher:
             note = f"restarts: {reason}; taken over under epoch {self.term}"
             job.view = replace(job.view, state=JobStatus.RESTARTING.value, failure=reason, history=((now_ms, note),))
             commands += self._start_job_manager(job, now_ms)
+        thin_out(self._jobs)
         return commands
 
     def _store_submission(self, job_id: JobId) -> list[Command]:

@@ -376,7 +376,7 @@ def test_why_a_job_manager_was_lost_is_told_without_passwords(max_attempts):
 
 
 def test_only_the_newest_ended_jobs_are_remembered_in_full(monkeypatch):
-    monkeypatch.setattr("headrace.engine.cluster.dispatcher.MAX_DETAILED_SUBTASKS", 4)
+    monkeypatch.setattr("headrace.engine.cluster.job_archive.MAX_DETAILED_SUBTASKS", 4)
     driver = Driver()
     subtasks = (SubtaskView(0, "FINISHED", 0, "", "", "", {}, {}),)
     for job_id in ("a", "b", "c"):

@@ -12,7 +12,7 @@ import pytest
 from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, complete, settings, submission
 from leading_kit import Head
 
-from headrace.engine.cluster import dispatcher as dispatcher_module
+from headrace.engine.cluster import job_archive
 from headrace.engine.cluster.dispatcher import Dispatcher
 from headrace.engine.cluster.reported_jobs import LOOK_MS, MAX_SILENT_LOOKS, ReportsDue
 from headrace.engine.cluster.stored_jobs import end_as_facts, end_from_facts
@@ -169,7 +169,7 @@ def test_how_long_a_program_was_silent_does_not_follow_a_clock_that_is_set(drive
 
 
 def test_many_data_sets_push_no_stream_out_of_the_history(driver, monkeypatch):
-    monkeypatch.setattr(dispatcher_module, "MAX_ARCHIVED", 3)
+    monkeypatch.setattr(job_archive, "MAX_ARCHIVED", 3)
     driver.ask(replace(submission(job_settings=settings()), job_id=JOB))
     found = driver.ask(FindJobManager(JOB))
     driver.give(JobStatusChanged(JOB, found.epoch, replace(found.view, state="FINISHED", version=2)))
@@ -178,6 +178,23 @@ def test_many_data_sets_push_no_stream_out_of_the_history(driver, monkeypatch):
     for number in ids:
         driver.tell(1, "FINISHED", job_id=number)
     assert [job.job_id for job in driver.ask(ListJobs())] == [*reversed(ids[-3:]), JOB]
+
+
+def test_of_old_data_sets_stages_and_plans_are_not_kept(driver, monkeypatch):
+    monkeypatch.setattr(job_archive, "MAX_STAGES", 25)
+    monkeypatch.setattr(job_archive, "MAX_DETAILED_SUBTASKS", 25)
+    plan = "x" * (job_archive.CHARACTERS_OF_SUBTASK * 9)
+    going_on, *ended = ids = [JobId(f"{number:032x}") for number in range(6)]
+    for number in ids:
+        last = view(1, "RUNNING" if number == going_on else "FINISHED", job_id=number, stages=(STAGE,) * 10)
+        driver.ask(ReportJob(JobDetails(last, plan=plan), "process 7"))
+    found = {number: driver.ask(FindJobManager(number)).details for number in ids}
+    kept = ended[-2:]
+    for number in ended:
+        stages, left_out = ((STAGE,) * 10, 0) if number in kept else ((), 10)
+        assert (found[number].view.stages, found[number].view.num_stages_left_out) == (stages, left_out)
+        assert found[number].plan == (plan if number in kept else "")
+    assert (len(found[going_on].view.stages), found[going_on].plan) == (10, plan), "it has not ended"
 
 
 def test_its_end_is_taken_even_if_nothing_was_told_before(driver):
