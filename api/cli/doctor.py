@@ -15,7 +15,7 @@ from headrace.state.reading.read_limits import number_in
 
 __all__ = ["Check", "checks"]
 
-PYTHONS = ((3, 10), (3, 13))
+PYTHONS = ((3, 10), (3, 14))
 """The first and the last Python that the tests have passed on: those of ``requires-python``."""
 
 MIN_FREE_BYTES = 2 << 30
