@@ -6,7 +6,8 @@ is equal to none of the program's, so keys would not be found. A job therefore s
 whoever restores its state reads within `ProgramClasses.in_use`.
 
 A class is the same in another run if its *shape* is: the fields of a dataclass or named tuple in their order, the names
-and values of an enum's members (new ones may have come). Of other classes only the name is known.
+and values of an enum's members (new ones may have come), the attributes that the code of another class sets
+(`headrace.state.reading.own_attributes`). Of classes that are none of these only the name is known.
 
 Several classes may share a module and a name (two of two functions; nested ones, whose pickles name the last part).
 Within a run cloudpickle tells them apart by the ids that it gives them; in another run nobody can.
@@ -17,13 +18,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import importlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from cloudpickle import cloudpickle
+
+from .own_attributes import LIBRARIES, attributes_of
 
 __all__ = [
     "ProgramClasses",
@@ -41,12 +43,10 @@ __all__ = [
 
 Shape = Any
 """JSON: ``["fields", [...]]``, of a named tuple ``["tuple", [...]]``, of an enum ``["members", {name: value}, type]``,
-where the type is the one that its members also are, as ``int``; None where nothing is known."""
+where the type is the one that its members also are, as ``int``; of other classes ``["attributes", [...]]``; None where
+nothing is known."""
 
 _IN_USE: ContextVar[ProgramClasses | None] = ContextVar("classes of the program", default=None)
-
-_NOT_OWN = frozenset((*sys.stdlib_module_names, "numpy", "pyarrow", "pandas"))
-"""Packages whose classes no program defines, or changes."""
 
 _PLAIN_MEMBERS = (int, str, bytes, float, tuple, type(None))
 
@@ -128,7 +128,11 @@ def shape_of(definition: type) -> Shape:
     if issubclass(definition, enum.Enum):
         return shape_of_members({member.name: member.value for member in definition}, (definition,))
     shapes = (shape_of_attributes(vars(base)) for base in definition.__mro__)
-    return next((shape for shape in shapes if shape is not None), None)
+    declared = next((shape for shape in shapes if shape is not None), None)
+    if declared is not None:
+        return declared
+    attributes = attributes_of(definition)
+    return None if attributes is None else ["attributes", attributes]
 
 
 def shape_of_members(members: Mapping[str, Any], bases: Iterable[type]) -> Shape:
@@ -139,7 +143,7 @@ def shape_of_members(members: Mapping[str, Any], bases: Iterable[type]) -> Shape
 
 
 def shape_of_attributes(attributes: Mapping[str, Any]) -> Shape:
-    """The shape of a class that is no enum, by what stands in it."""
+    """The shape of a class that is no enum, by what stands in it; None where that does not declare any."""
     fields = attributes.get("__dataclass_fields__")
     if isinstance(fields, dict):
         return ["fields", list(fields)]
@@ -149,6 +153,8 @@ def shape_of_attributes(attributes: Mapping[str, Any]) -> Shape:
 
 def is_same_shape(stored: Shape, own: Shape) -> bool:
     """Whether objects of the class that was stored are such of the program's own."""
+    if not stored and own and own[0] == "attributes":
+        return True  # earlier versions did not note them
     if not stored or not own or stored[0] != own[0] or stored[0] != "members":
         return bool(stored == own)
     return bool(stored[1].items() <= own[1].items() and stored[2:] == own[2:])
@@ -157,11 +163,12 @@ def is_same_shape(stored: Shape, own: Shape) -> bool:
 def shape_text(shape: Shape) -> str:
     """A shape for people."""
     if not shape:
-        return "no declared fields"
+        return "nothing that is known of it"
     if shape[0] == "members":
         kind = "" if shape[2] == "object" else f" of type {shape[2]}"
         return f"the members{kind} " + ", ".join(f"{n} = {v}" if v else n for n, v in shape[1].items())
-    return "the fields " + (", ".join(shape[1]) or "()")
+    kind = "attributes" if shape[0] == "attributes" else "fields"
+    return f"the {kind} " + (", ".join(shape[1]) or "()")
 
 
 def own_classes_in(values: Iterable[Any]) -> set[type]:
@@ -177,7 +184,7 @@ def own_classes_in(values: Iterable[Any]) -> set[type]:
         parts: list[Any] = []
         for kind in kinds - _LEAVES:
             some = level if len(kinds) == 1 else [value for value in level if type(value) is kind]
-            if kind.__module__.partition(".")[0] not in _NOT_OWN:
+            if kind.__module__.partition(".")[0] not in LIBRARIES:
                 found.add(kind)
             if depth > _FREE_LEVELS:  # a part may stand in many places, or contain itself
                 some = [value for value in some if id(value) not in seen]
@@ -205,6 +212,6 @@ def _parts_of(kind: type, values: Iterable[Any]) -> Iterator[Any]:
         names = [field.name for field in dataclasses.fields(kind)]
         for value in values:
             yield from (getattr(value, name, None) for name in names)
-    elif kind.__module__.partition(".")[0] not in _NOT_OWN:
+    elif kind.__module__.partition(".")[0] not in LIBRARIES:
         for value in values:
             yield from getattr(value, "__dict__", {}).values()

@@ -143,6 +143,7 @@ VERSIONS = {
 OTHER = {
     "another field": (DATACLASS.format(version=1), DATACLASS.replace("number: int", "number: int; place: str = ''")),
     "another inherited field": (INHERITED, INHERITED.replace("number: int", "number: int; place: str = ''")),
+    "another attribute": (OBJECT.format(version=1), OBJECT.replace("= number\n", "= number; self.place = ''\n")),
     "gone": (DATACLASS.format(version=1), DATACLASS.replace("User", "Customer")),
     "another field, with slots": (
         SLOTS.format(version=1),
