@@ -93,6 +93,7 @@ def test_rescaled_up_and_down_while_it_runs(env, tmp_path, backend):
     assert Counter(map(tuple, rows_in(tmp_path / "out"))) == expected
 
 
+@pytest.mark.campaign
 def test_a_list_of_the_program_is_copied_to_each_attempt_of_a_task(env, tmp_path):
     names = global_lists.check(env, tmp_path)
     assert names["other"] == ["given"], "tasks are in other processes"

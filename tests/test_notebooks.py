@@ -91,6 +91,7 @@ def test_flights_batch_and_stream(tmp_path):
     )
 
 
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore")
 def test_sql(tmp_path):
     notebook = executed("06-sql.ipynb", tmp_path)

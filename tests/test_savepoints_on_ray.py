@@ -57,6 +57,7 @@ def check(rows):
     assert got == expected, f"lost {(expected - got).total()}, too many {(got - expected).total()}"
 
 
+@pytest.mark.campaign
 def test_a_slot_killed_while_savepoints_are_taken(tmp_path):
     out, savepoints = tmp_path / "out", tmp_path / "savepoints"
     taken, refused = [], []

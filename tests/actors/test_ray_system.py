@@ -115,6 +115,7 @@ def test_a_killed_process_is_noticed_at_once_and_its_children_go_with_it(root):
     assert "grandchild" not in root.hosts
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 def test_a_stopped_process_answers_no_ping_goes_on_when_it_wakes_and_can_be_killed(root):
     pid = spawn(root, Puppet)
@@ -151,6 +152,7 @@ def test_columns_and_rows_of_the_main_programs_own_classes_arrive_as_they_were(r
     assert [row.n for row in batch.rows] == [1, 2]
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 def test_a_message_that_cannot_be_pickled_is_the_senders_death_with_the_reason(root):
     class Leaky(Puppet):
@@ -162,6 +164,7 @@ def test_a_message_that_cannot_be_pickled_is_the_senders_death_with_the_reason(r
     assert "stays where it is" in until(root, last_is(HostTerminated))[-1].reason
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 def test_a_message_that_cannot_be_read_is_the_receivers_death_with_the_reason(root):
     def explode():
@@ -184,6 +187,7 @@ def test_a_message_that_cannot_be_read_is_the_receivers_death_with_the_reason(ro
     assert "nobody can read this" in terminated.reason
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 def test_asking_a_host_that_dies_meanwhile_says_so(root):
     spawn(root, Puppet)
@@ -248,6 +252,7 @@ def test_names_tell_cluster_and_host():
     assert actor_name("c", "h") == "headrace:c:h"
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 @pytest.mark.skipif(not Path("/proc/net/tcp").is_file(), reason="only Linux shows who listens")
 def test_a_ray_of_our_own_listens_on_the_loopback_alone(root):

@@ -8,6 +8,7 @@ from headrace.actors.sim.faults import FaultPlan
 from headrace.engine.autoscaler.autoscaler import AUTOSCALER
 
 
+@pytest.mark.campaign
 def test_a_load_that_doubles_and_falls_is_followed():
     run = run_autoscaled(0, FaultPlan())
     rises_ms = 1_000 * PHASES[0][0]

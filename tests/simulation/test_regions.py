@@ -49,6 +49,7 @@ def test_a_rescale_without_faults_is_no_restart() -> None:
 
 
 SLOW = (
+    "checkpoint_completes_with_acknowledgements_of_dead_attempts",
     "lists_are_dealt_out_to_a_region",
     "one_member_of_a_region_runs_on",
     "rescale_writes_the_submitted_parallelism_into_checkpoints",

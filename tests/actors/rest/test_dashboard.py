@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from campaigns import campaign
 from dashboard_kit import (
     CHROMIUM,
     DESKTOP,
@@ -135,7 +136,7 @@ def places(job, checkpoint):
     }
 
 
-@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("viewport", [DESKTOP, campaign(PHONE)], ids=["desktop", "phone"])
 def test_every_page_opens_and_nothing_is_executed_that_is_a_name(watched, job, viewport, tmp_path):
     page = watched.page
     page.set_viewport_size(viewport)

@@ -141,6 +141,7 @@ def test_stages_are_those_that_rest_tells(watched, sets):
     page.wait_for_selector('#graph g.vertex.chosen[data-vertex="2"]')
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("view", ["stages", "timeline", "exceptions", "accumulators", "plan"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_every_page_of_a_data_set_opens(chromium, sets, view, size):

@@ -20,6 +20,7 @@ from headrace.actors.spark.session import open_session
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.campaign
 def test_the_example_of_an_iteration_runs_unchanged(on_spark):
     env = on_spark
     data = env.from_collection([1, 2, 3, 4, 5]).iterate(10, lambda ds: ds.map(lambda x: x + 1))

@@ -82,6 +82,7 @@ def end_of(cluster, job_id):
     return view.state
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 def test_a_detached_program_submits_to_the_cluster_of_the_name_and_goes(ray_session, run, tmp_path):
     session = connect("ray", detached=True, name="orders")

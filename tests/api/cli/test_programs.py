@@ -66,6 +66,7 @@ def test_info_shows_a_data_set_and_says_when_there_is_nothing_to_show(tmp_path, 
     assert "SyntaxError" in capsys.readouterr().err
 
 
+@pytest.mark.campaign
 def test_init_makes_a_project_whose_test_passes(tmp_path, capsys):
     folder = tmp_path / "my-orders"
     assert main(["init", str(folder)]) == 0

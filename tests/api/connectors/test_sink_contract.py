@@ -124,6 +124,7 @@ def test_sink_with_an_owner(check, subject, tmp_path):
     check(subject(tmp_path))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)
 def test_files_in_s3(check, s3_bucket):  # noqa: F811
     check(objects_of(s3_bucket))

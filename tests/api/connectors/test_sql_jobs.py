@@ -70,6 +70,7 @@ ON_SQLITE_IN_EVERY_RUN = pytest.mark.parametrize(
 """Of tests that take seconds: what they need of a database is in the contract, which runs on both every time."""
 
 
+@pytest.mark.sampled(4)
 @ON_SQLITE_IN_EVERY_RUN
 @pytest.mark.parametrize(("staging", "backend"), [campaign("checkpoint", "heap"), ("table", "rocksdb")])
 def test_a_job_that_fails_at_every_point_fills_the_table_exactly_once(table, staging, backend, tmp_path):

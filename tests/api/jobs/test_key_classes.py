@@ -186,6 +186,7 @@ def rows_in(folder):
     return [json.loads(line) for file in Path(folder).glob("part-*") for line in file.read_text().splitlines()]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", VERSIONS)
 def test_a_changed_program_finds_the_state_of_its_keys(env, tmp_path, kind):
     first, second = map(version, VERSIONS[kind])
@@ -207,6 +208,7 @@ def test_a_changed_program_finds_the_state_of_its_keys(env, tmp_path, kind):
     assert sorted(row[1] for row in rows_in(out + "-windows")) == sorted(sizes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", OTHER)
 def test_keys_of_a_class_that_is_another_one_now_are_refused(env, tmp_path, kind):
     first, second = map(version, OTHER[kind])

@@ -247,6 +247,7 @@ def run(system, place, bomb):
     return str(caught.value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("system", ["local", "sim"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.sampled(4)

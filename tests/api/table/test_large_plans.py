@@ -29,6 +29,7 @@ def chain_of_views(env, count, query):
     return f"SELECT * FROM v{count}"
 
 
+@pytest.mark.campaign
 def test_a_long_chain_of_views_runs(env):
     """More operators than Python's stack has room for calls, through all stages from names to records."""
     query = chain_of_views(env, 105, "SELECT k, v + 1 AS v FROM {below}")

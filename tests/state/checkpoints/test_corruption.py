@@ -66,6 +66,7 @@ def test_a_store_that_compares_no_hashes_is_caught(tmp_path, monkeypatch):
     assert misses
 
 
+@pytest.mark.campaign
 def test_a_manifest_that_is_believed_is_caught(tmp_path, monkeypatch):
     """Without its own hash a manifest may name another file's place, size or key groups."""
     sealed = manifest._envelope

@@ -29,7 +29,7 @@ from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject, notices_o
 from headrace.testing.sink_harness import SinkTestHarness
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("staging", ["checkpoint", "transaction"])
 @pytest.mark.parametrize(
     "check",

@@ -55,6 +55,7 @@ class Jobs:
         return [int(message.value()) for message in self._server.committed(self.topic)]
 
 
+@pytest.mark.sampled(8)
 @STAGINGS
 def test_a_savepoint_of_a_job_that_has_ended_since_is_gone_on_from(staging, kafka_server):  # noqa: F811
     """What the savepoint holds is committed once; a second job from it, whose like has written nothing, may start."""
@@ -68,6 +69,7 @@ def test_a_savepoint_of_a_job_that_has_ended_since_is_gone_on_from(staging, kafk
     assert jobs.committed() == [1, 2, 3]
 
 
+@pytest.mark.sampled(8)
 @STAGINGS
 def test_a_savepoint_behind_which_its_job_has_written_is_refused(staging, kafka_server):  # noqa: F811
     jobs = Jobs(kafka_server, staging)
@@ -84,6 +86,7 @@ def test_a_savepoint_behind_which_its_job_has_written_is_refused(staging, kafka_
     assert jobs.committed() == [1, 2, 3, 3]
 
 
+@pytest.mark.sampled(8)
 @STAGINGS
 def test_a_second_job_writes_nothing_beside_one_that_goes_on(staging, kafka_server):  # noqa: F811
     """It is refused at its first commit. The first may have been shut out for a moment, and goes on."""
@@ -104,6 +107,7 @@ def test_a_second_job_writes_nothing_beside_one_that_goes_on(staging, kafka_serv
     assert jobs.committed() == [1, 2, 3, 4]
 
 
+@pytest.mark.sampled(8)
 @STAGINGS
 def test_a_job_does_not_write_again_what_another_has_committed_of_it(staging, kafka_server):  # noqa: F811
     """It fails, and goes back behind the savepoint: 2 is committed, by the other job."""
