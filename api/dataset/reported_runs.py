@@ -116,6 +116,9 @@ class RunReports:
         self.is_answering = True
         # Runs that are over, and whose ends are not recorded yet.
         self._late: list[ToldRun] = []
+        self._late_lock = threading.Lock()
+        # They are waited for when this program ends.
+        self._is_awaited = False
 
     @property
     def _is_named(self) -> bool:
@@ -219,18 +222,23 @@ class RunReports:
 
     def is_late(self, run: ToldRun) -> None:
         """Remember a run that is over, and whose end is not recorded yet."""
-        if not self._late:
-            atexit.register(self._wait_for_late)
-        self._late.append(run)
+        with self._late_lock:
+            self._late.append(run)
+            if not self._is_awaited:
+                atexit.register(self._wait_for_late)
+            self._is_awaited = True
 
     def _are_too_many_late(self) -> bool:
-        self._late = [run for run in self._late if not run.is_done]
-        return len(self._late) >= MOST_LATE
+        with self._late_lock:
+            self._late = [run for run in self._late if not run.is_done]
+            return len(self._late) >= MOST_LATE
 
     def _wait_for_late(self) -> None:
+        with self._late_lock:
+            late, self._late = self._late, []
         until_s = time.monotonic() + LAST_WORD_S
-        while self._late:
-            self._late.pop().wait(until_s)
+        for run in late:
+            run.wait(until_s)
 
     def says(self, job_id: JobId, job_name: str) -> None:
         """Say, in a program that nobody waits for, which job is shown where."""
@@ -254,7 +262,9 @@ class RunReports:
     def close(self) -> None:
         """Let go of the cluster; what was served out of this process is served no more."""
         self._wait_for_late()
-        atexit.unregister(self._wait_for_late)
+        with self._late_lock:
+            atexit.unregister(self._wait_for_late)
+            self._is_awaited = False
         self.lost()
         while self._former:
             self._former.pop().close()

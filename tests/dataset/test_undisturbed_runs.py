@@ -6,8 +6,10 @@ that cannot say what they are. Each against the plain result of the run.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import time
 
 import pytest
 
@@ -96,6 +98,19 @@ def test_a_run_does_not_wait_for_a_store_that_is_slow_but_the_program_does(env, 
     told.may_store.set()
     closed.join(PATIENCE_S)
     assert not closed.is_alive()
+
+
+def test_the_end_of_a_program_is_noted_once(env, told, monkeypatch):
+    noted = []
+    monkeypatch.setattr(atexit, "register", noted.append)
+    for _ in range(3):
+        told.may_store.clear()
+        assert env.from_elements(1, 2).count() == 2
+        (late,) = env._reports._late
+        told.may_store.set()
+        late.wait(time.monotonic() + PATIENCE_S)
+        assert late.is_done
+    assert len(noted) == 1
 
 
 def test_a_cluster_that_was_asked_for_and_has_gone_is_no_error_of_later_runs(env, told, monkeypatch):
