@@ -28,6 +28,7 @@ from headrace.engine.protocol.asks_jobs import AsksJobs
 from headrace.engine.protocol.messages import (
     CancelJob,
     FailTaskOnPurpose,
+    FetchJobDetails,
     FetchReports,
     KillSlotOnPurpose,
     ReportsFetched,
@@ -50,7 +51,10 @@ from ..arguments.places import lasting_place
 from .event_time import explain_event_time
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
+
+    from headrace.engine.protocol.details import JobDetails
 
     from .live import LiveOutput
 
@@ -221,6 +225,21 @@ class JobClient:
             yield view
             if JobStatus(view.state).is_terminal:
                 return
+
+    def checkpoints(self) -> pd.DataFrame:
+        """Return the newest checkpoints and savepoints that have ended, as a data frame of pandas, oldest first.
+
+        By their numbers: ``status``, ``is_savepoint``, ``triggered``, ``duration_ms``, bytes (``state_bytes``,
+        ``uploaded_bytes``, ``persisted_bytes``) of all subtasks, ``alignment_ms``, ``sync_ms`` and ``async_ms`` of the
+        slowest one, ``num_subtasks``, ``num_acknowledged``, ``num_unaligned``, ``path``, and ``reason`` of a failure.
+
+        Raises:
+            ConfigurationError: If pandas is not installed.
+        """
+        from .checkpoint_frame import checkpoint_frame
+
+        details: JobDetails = self._cluster.ask_job(self._job_id, FetchJobDetails(), _ASK_TIMEOUT_MS)
+        return checkpoint_frame(details.checkpoints.history)
 
     def explain_event_time(self) -> str:
         """Say why windows do not fire: what waits for event time, and which split holds it back, since when.
