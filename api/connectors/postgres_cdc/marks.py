@@ -27,16 +27,22 @@ _NAMESPACES = """(SELECT string_agg(n.oid || '/' || n.xmin::text, ' ' ORDER BY n
  FROM pg_publication_namespace n, published WHERE n.pnpubid = published.oid
  AND n.pnnspid IN (SELECT relnamespace FROM pg_class JOIN lineage USING (oid)))"""
 
-# A partition is published with its root, as long as it is attached to it.
+_OF_ITS_NAMESPACE = """EXISTS (SELECT FROM pg_publication_namespace n, published, followed
+ WHERE n.pnpubid = published.oid AND n.pnnspid = followed.relnamespace)"""
+
+# A partition that is not published itself is published with its root, as long as it is attached to it.
 _MARKS = """
-WITH followed AS (SELECT oid, relfilenode, relispartition FROM pg_class WHERE oid = to_regclass(%(table)s)),
+WITH followed AS
+  (SELECT oid, relnamespace, relfilenode, relispartition FROM pg_class WHERE oid = to_regclass(%(table)s)),
  lineage AS (SELECT oid FROM followed UNION SELECT a.relid FROM followed, pg_partition_ancestors(followed.oid) a),
- published AS (SELECT oid, xmin FROM pg_publication WHERE pubname = %(publication)s)
+ published AS (SELECT oid, xmin, puballtables FROM pg_publication WHERE pubname = %(publication)s),
+ itself AS (SELECT FROM published, followed WHERE puballtables OR {of_its_namespace} OR EXISTS
+  (SELECT FROM pg_publication_rel r WHERE r.prpubid = published.oid AND r.prrelid = followed.oid))
 SELECT concat_ws(' ', (SELECT oid || '/' || xmin::text FROM published),
  (SELECT string_agg(r.oid || '/' || r.xmin::text, ' ' ORDER BY r.oid) FROM pg_publication_rel r, published
   WHERE r.prpubid = published.oid AND r.prrelid IN (SELECT oid FROM lineage)),
  (SELECT string_agg(i.inhparent || '/' || i.xmin::text, ' ' ORDER BY i.inhparent) FROM pg_inherits i, followed
-  WHERE followed.relispartition AND i.inhrelid IN (SELECT oid FROM lineage)),
+  WHERE followed.relispartition AND i.inhrelid IN (SELECT oid FROM lineage) AND NOT EXISTS (SELECT FROM itself)),
  {namespaces}),
  (SELECT oid::text FROM followed),
  (SELECT relfilenode::text FROM followed),
@@ -73,7 +79,8 @@ class CatalogMarks:
             "publication": settings.publication,
             "columns": [*settings.schema.names, *key.names],
         }
-        statement = _MARKS.format(namespaces=_NAMESPACES if has_namespaces else "NULL")
+        parts = (_NAMESPACES, _OF_ITS_NAMESPACE) if has_namespaces else ("NULL", "FALSE")
+        statement = _MARKS.format(namespaces=parts[0], of_its_namespace=parts[1])
         publication, table, storage, columns, written = connection.execute(statement, names).fetchone()
         return cls(publication, table, storage, columns or {}, written)
 

@@ -129,6 +129,41 @@ def test_another_primary_key_is_refused_by_name(mode, postgresql, table):  # noq
         job.close()
 
 
+@pytest.mark.parametrize(
+    ("publishes", "is_refused"),
+    [("TABLE {root}", True), ("TABLE {t}", False), ("ALL TABLES", False), ("TABLES IN SCHEMA public", False)],
+)
+def test_a_partition_may_leave_its_root_if_it_is_published_itself(publishes, is_refused, postgresql, table):  # noqa: F811
+    """Else its changes are not in the log meanwhile."""
+    words = {"t": table, "root": f"{table}_root", "values": "FOR VALUES FROM (0) TO (100)"}
+    postgresql.execute(
+        f"CREATE TABLE {words['root']} (id INT PRIMARY KEY) PARTITION BY RANGE (id)",
+        f"CREATE TABLE {table} PARTITION OF {words['root']} {words['values']}",
+        f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+        f"CREATE PUBLICATION headrace_slot_of_{table} FOR {publishes.format(**words)}",
+    )
+    job = SourceTestHarness(followed(postgresql, table, {"id": "int32"}, heartbeat_interval="1 d"))
+    try:
+        job.start()
+        job.rest(20)
+        postgresql.execute(
+            f"ALTER TABLE {words['root']} DETACH PARTITION {table}",
+            f"INSERT INTO {table} VALUES (1)",
+            f"ALTER TABLE {words['root']} ATTACH PARTITION {table} {words['values']}",
+            f"INSERT INTO {table} VALUES (2)",
+        )
+        if is_refused:
+            with pytest.raises(SourceError, match="altered or made again"):
+                job.read_number(1)
+            assert not job.rows
+        else:
+            job.read_number(2)
+            assert job.rows == [{"id": 1}, {"id": 2}]
+    finally:
+        job.close()
+        postgresql.execute(f"DROP TABLE {words['root']} CASCADE", f"DROP PUBLICATION headrace_slot_of_{table}")
+
+
 def test_a_checkpoint_of_before_there_were_marks_is_gone_on_from(postgresql, table):  # noqa: F811
     """It takes those that there are, and has them from then on."""
     postgresql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"ALTER TABLE {table} REPLICA IDENTITY FULL")
