@@ -176,7 +176,18 @@ class Coordinator:
         Raises:
             SinkError: If there is no answer.
         """
-        listed = self._asked(lambda admin: admin.list_transactions(state_filters=["Ongoing"]), "ids cannot be listed")
+        return self._ids(prefix, "Ongoing")
+
+    def committed_ids(self, prefix: str) -> list[str]:
+        """Return the ids that begin so and have last committed a transaction, as far as the broker remembers.
+
+        Raises:
+            SinkError: If there is no answer.
+        """
+        return self._ids(prefix, "PrepareCommit", "CompleteCommit")
+
+    def _ids(self, prefix: str, *states: str) -> list[str]:
+        listed = self._asked(lambda admin: admin.list_transactions(state_filters=list(states)), "ids cannot be listed")
         found = {one.transactional_id for of_broker in listed.values() for one in of_broker}
         return sorted(one for one in found if one.startswith(prefix))
 

@@ -9,6 +9,7 @@ The rules:
 * Behind a commit it is noted that it was made (`headrace.connectors.kafka.ledger`), for the day on which the broker has
   forgotten the id (``transactional.id.expiration.ms``) and an old savepoint is gone on from. Two subtasks of a later
   attempt may write over each other's notes, and lose one: then the broker is asked, as without notes.
+  A job that begins from a checkpoint of another asks for its committed ids, too: who dies before the note leaves none.
 * What is not committed, and neither open, has been ended by the broker, which waits no longer than the transaction's
   timeout: that is possible loss, and never passed over.
 * What earlier attempts of this job began behind the restored checkpoint belongs to none. It is ended at the start, or
@@ -173,8 +174,23 @@ class TransactionCommitter(Committer):
             require_topic(producer, self._settings.topic, self._errors)
         finally:
             let_go(producer)
-        self._settings.require_no_newer(self._ledger, context)
+        self._settings.require_no_newer(self._ledger, context, self._committed_of_others())
         self._abort_earlier(behind=_restored(context))
+
+    def _committed_of_others(self) -> dict[str, int]:
+        """What jobs that this one begins from have committed, as the broker knows it: a checkpoint of each that has
+        some, by owner. Who died between a commit and its note has left none.
+        """
+        history, prefix = self._context.history, f"{self._settings.prefix}-"
+        found: dict[str, int] = {}
+        if history.owner in history.prepared or not history.prepared:
+            return found
+        for transactional_id in self._coordinator.committed_ids(prefix):
+            owner, _, place = transactional_id[len(prefix) :].partition("-")
+            parts = _PLACE.fullmatch(place)
+            if parts is not None and owner in history.prepared:
+                found[owner] = max(found.get(owner, -1), int(parts["behind"]) + 1)  # no earlier one, at least
+        return found
 
     def commit(self, committable: Any) -> None:
         """Commit a transaction, unless it is.

@@ -6,7 +6,9 @@ Source: KIP-98.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory, WriterContext
@@ -41,8 +43,15 @@ class CommitSettings:
         """Return the id under which a subtask's attempt prepares."""
         return f"{self.prefix}-{context.history.owner}-{context.attempt}-{context.subtask}"
 
-    def require_no_newer(self, ledger: Ledger, context: CommitterContext) -> None:
+    def require_no_newer(
+        self, ledger: Ledger, context: CommitterContext, not_noted: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         """See that nothing is written behind the restored checkpoint, which this job would write again.
+
+        Args:
+            ledger: Of notes.
+            context: Of the committer.
+            not_noted: By owner, to which checkpoint something belongs that is written, whatever notes say.
 
         Raises:
             NewerOutputError: If there is.
@@ -51,6 +60,9 @@ class CommitSettings:
         if not history.prepared:
             return
         newer = newer_output(ledger.notes(), self.prefix, history)
+        for owner, checkpoint_id in not_noted.items():
+            if not history.accounts_for(owner, checkpoint_id):
+                newer[owner] = max(checkpoint_id, newer.get(owner, -1))
         if not newer:
             return
         if self.keeps_newer or context.newer_output == "repeat":

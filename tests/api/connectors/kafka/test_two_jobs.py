@@ -12,8 +12,9 @@ from kafka_server import kafka_server  # noqa: F401 - a fixture
 from headrace.connectors.kafka import KafkaSink, TextMessages
 from headrace.connectors.kafka.client import Client
 from headrace.connectors.kafka.ledger import Note, Numbers, newer_output
+from headrace.connectors.kafka.open_transactions import TransactionCommitter
 from headrace.engine.connectors.contract import SinkHistory
-from headrace.engine.errors import NewerOutputError
+from headrace.engine.errors import InternalError, NewerOutputError
 from headrace.testing.sink_harness import SinkTestHarness
 
 STAGINGS = pytest.mark.parametrize("staging", ["checkpoint", "transaction"])
@@ -116,6 +117,32 @@ def test_a_job_does_not_write_again_what_another_has_committed_of_it(staging, ka
     with pytest.raises(NewerOutputError, match=r"from checkpoint 1, .* up to checkpoint 2"):
         jobs.first.start(checkpoint_id=1)
     assert jobs.committed() == [1, 2]
+
+
+def test_a_commit_that_was_not_noted_is_known_to_the_broker(kafka_server, monkeypatch):  # noqa: F811
+    """The first job dies between the commit behind the savepoint and its note."""
+    jobs = Jobs(kafka_server, "transaction")
+    jobs.first.write(["3"])
+    write = TransactionCommitter._write
+
+    def write_or_die(committer, series, note):
+        if note.checkpoint == 3:
+            message = "killed"
+            raise InternalError(message)
+        write(committer, series, note)
+
+    with monkeypatch.context() as patched, pytest.raises(InternalError, match="killed"):
+        patched.setattr(TransactionCommitter, "_write", write_or_die)
+        jobs.first.checkpoint(3)
+    jobs.first.close()
+    assert jobs.committed() == [1, 2, 3]
+    with pytest.raises(NewerOutputError, match=r"from checkpoint 2, .* up to checkpoint 3 of the job before"):
+        jobs.from_savepoint("second")
+    allowed = jobs.from_savepoint("allowed", on_newer_output="keep")
+    allowed.write(["3"])
+    allowed.checkpoint(3)
+    allowed.finish()
+    assert jobs.committed() == [1, 2, 3, 3]
 
 
 def test_what_is_newer_depends_on_whose_it_is():
