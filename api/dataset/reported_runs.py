@@ -65,7 +65,7 @@ LOOK_FOR_CLUSTER_S = 10.0
 """How often a cluster is looked for that is not there."""
 
 MOST_CHARACTERS = 100_000
-"""Of a plan, and of a failure."""
+"""Of a plan, and of a failure; and bytes of an accumulator, else it is left out: all lists of jobs have it."""
 
 MOST_CHARACTERS_OF_NAME = 1_000
 
@@ -402,13 +402,24 @@ class ToldRun:
             last_checkpoint_ms=None,
             failure=None if failure is None else failure.text,
             error=None,
-            accumulators=dict(self.accumulators),
+            accumulators=_sent_accumulators(self.accumulators),
             entered_ms=entered_ms,
             failures=() if failure is None else (failure,),
             stages=tuple(stages),
             num_stages_left_out=self.watch.num_left_out,
         )
         return JobDetails(view, plan=_sent(self.plan, MOST_CHARACTERS))
+
+
+def _sent_accumulators(
+    accumulators: Mapping[str, tuple[AccumulatorPart, ...]],
+) -> dict[str, tuple[AccumulatorPart, ...]]:
+    """Return those that are small: lists of what a run has seen are its program's."""
+    sizes = {
+        name: sum(len(part.content) for part in parts if isinstance(part.content, bytes))
+        for name, parts in accumulators.items()
+    }
+    return {name: parts for name, parts in accumulators.items() if sizes[name] <= MOST_CHARACTERS}
 
 
 def _text_of(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from headrace import ExecutionEnvironment
+from headrace import ExecutionEnvironment, ListAccumulator, MapFunction
 from headrace.actors import clusters
 from headrace.dataset import reported_runs
 from headrace.engine.errors import ClusterUnavailableError
@@ -151,6 +151,24 @@ def test_only_threads_of_the_program_open_a_connection_to_ray(env, told, monkeyp
     env.close()
     assert threads == [threading.current_thread()]
     assert told.words, "it was found again beside the program"
+
+
+def test_large_accumulators_are_the_programs_own(env, told):
+    class Notes(MapFunction):
+        def open(self, runtime_context):
+            self.all, self.few = ListAccumulator(), ListAccumulator()
+            runtime_context.add_accumulator("all", self.all)
+            runtime_context.add_accumulator("few", self.few)
+
+        def map(self, value):
+            self.all.add("x" * 1_000 + str(value))
+            self.few.add(value)
+            return value
+
+    assert env.from_collection(range(300)).map(Notes()).count() == 300
+    result = env.get_last_job_execution_result()
+    assert len(result.get_accumulator_result("all")) == 300
+    assert set(told.words[-1].accumulators) == {"few"}
 
 
 class Speechless(Exception):
