@@ -39,6 +39,9 @@ POLL_MS = 5
 LOOK_MS = 10_000
 """How often to look whether topics are still the ones that were read."""
 
+LOOK_AGAIN_MS = 1_000
+"""How soon to look again for what no broker has answered, as long as nothing is read because of that."""
+
 _HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 
 
@@ -159,6 +162,7 @@ class KafkaReader(SourceReader):
         readings = [_Reading(split) for split in splits]
         self._readings.update({(one.topic, one.partition): one for one in readings})
         self._unknown |= {one.topic for one in readings}
+        self._looked_ms = 0
         assigned = [library.TopicPartition(one.topic, one.partition, one.position) for one in readings]
         self._consumer.incremental_assign(assigned)
 
@@ -220,7 +224,7 @@ class KafkaReader(SourceReader):
                 self._compare(found)
                 self._unknown -= found.keys()
                 self._looked_ms = now_ms
-        elif self._unknown or now_ms - self._looked_ms >= LOOK_MS:
+        elif now_ms - self._looked_ms >= (LOOK_AGAIN_MS if self._unknown else LOOK_MS):
             self._topic_ids.ask({one.topic for one in self._readings.values()} | self._unknown)
         return not self._unknown
 

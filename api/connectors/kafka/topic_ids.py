@@ -46,7 +46,10 @@ class TopicIds:
         self._asked = self._admin.describe_topics(wanted, request_timeout=REQUEST_TIMEOUT_S)
 
     def take(self) -> dict[str, str | None] | None:
-        """Return the ids, None for a topic of which none is known now; or None while the answer is under way."""
+        """Return the ids, or None while the answer is under way.
+
+        Of a topic for which no broker has answered there is nothing; its id is None if they tell of none.
+        """
         if not all(answer.done() for answer in self._asked.values()):
             return None
         asked, self._asked = self._asked, {}
@@ -54,7 +57,16 @@ class TopicIds:
         for topic, answer in asked.items():
             error = answer.exception()
             said = None if error is not None else str(answer.result().topic_id)
-            found[topic] = None if said in (None, "None", _NO_ID) else said
             if isinstance(error, kafka().KafkaException):
                 self._errors.note(error.args[0])
+                if _is_no_answer(error.args[0]):
+                    continue
+            found[topic] = None if said in (None, "None", _NO_ID) else said
         return found
+
+
+def _is_no_answer(error: Any) -> bool:
+    """Whether an error says that brokers are away."""
+    codes = kafka().KafkaError
+    away = (codes._TIMED_OUT, codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._RESOLVE, codes.REQUEST_TIMED_OUT)
+    return error.code() in away or error.retriable()

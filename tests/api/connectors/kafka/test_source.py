@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import signal
+import time
 from collections import Counter
 
 import pytest
@@ -31,7 +33,9 @@ from headrace.connectors.kafka import (
     KafkaSource,
     TextMessages,
 )
+from headrace.engine.connectors.contract import NOTHING_NOW, ReaderContext, Split
 from headrace.engine.errors import ConfigurationError, HeadraceError, JobFailedError, SourceError
+from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing import SourceTestHarness
 
 LATEST = KafkaOffsets.latest()
@@ -227,6 +231,38 @@ def test_a_topic_that_was_made_again_is_told(is_reading, kafka_server):  # noqa:
             assert [row for row in job.rows if row.startswith("new")] == [], "nothing of it is read"
     finally:
         job.close()
+
+
+def test_nothing_is_read_before_a_broker_has_said_which_topic_it_is(kafka_server, monkeypatch):  # noqa: F811
+    """No broker answers the first question, as they are away when the job goes on from its checkpoint."""
+    topic = kafka_server.create_topic()
+    kafka_server.produce(topic, [f"new {n}" for n in range(8)])
+    monkeypatch.setattr("headrace.connectors.kafka.topic_ids.REQUEST_TIMEOUT_S", 0.3)
+    rows = []
+    reader = KafkaSource(kafka_server.address, topic, value=TextMessages()).create_reader()
+    now_ms = lambda: time.time_ns() // 1_000_000
+    reader.open(ReaderContext("source", 0, 1, now_ms, MetricGroup(), lambda _: None, checkpointing=True))
+
+    def poll():
+        polled = reader.poll(100)
+        rows.extend([] if polled is NOTHING_NOW else [row for part in polled for row in part.batch.rows])
+
+    payload = {"topic": topic, "partition": 0, "end": None, "topic_id": "of-the-one-before"}
+    try:
+        kafka_server.signal(signal.SIGSTOP)
+        try:
+            reader.add_splits([Split(f"{topic}-0", payload, 5)])
+            while "imed out" not in reader._errors.last:
+                poll()
+            poll()
+        finally:
+            kafka_server.signal(signal.SIGCONT)
+        with pytest.raises(SourceError, match="was deleted and made again"):
+            while True:
+                poll()
+    finally:
+        reader.close()
+    assert rows == []
 
 
 @pytest.mark.parametrize(
