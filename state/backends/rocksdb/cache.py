@@ -17,12 +17,12 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ...errors import HeadraceError, InternalError
+from ...errors import HeadraceError, InternalError, TypeMismatchError
 from ...keys.hashing import hash_key, hash_keys
 from ...keys.key_groups import KeyGroupRange, key_groups_of
-from ...values.sharing import shown
+from ...values.sharing import shown, types_of
 from .database import Database, SlotMemory, new_batch
-from .encoding import encode_key, encode_keys
+from .encoding import encode_key, encode_key_with_classes, encode_keys
 
 if TYPE_CHECKING:
     from .rows import RowFormat, Rows
@@ -43,6 +43,7 @@ _LARGE_VALUE_BYTES = 64 << 10
 _MAX_UNCHECKED = 256
 """Accesses between two looks at how large values are."""
 _MAX_REMEMBERED_KEYS = 16_384
+_DIRECT = frozenset((int, str, bytes))
 _MIN_VECTOR_KEYS = 16
 """Fewer keys are located one by one."""
 _BATCH_BYTES = 4 << 20
@@ -102,6 +103,10 @@ class RowPool:
         self._entry_bytes = 0.0
         # Key -> (key group, its two bytes, encoded key) of the keys met last.
         self._keys: dict[Any, tuple[int, bytes, bytes]] = {}
+        # The classes that encodings name one after the other, and the encodings' places by their names: a program has
+        # few of them. A place is a state's prefix for keys of maps, empty for keys.
+        self._classes: set[tuple[bytes, tuple[type, ...]]] = set()
+        self._by_names: dict[tuple[bytes, tuple[str, ...]], tuple[type, ...]] = {}
 
     # ----------------------------------------------------------------------------------------------------------- keys
     def located(self, key: Any) -> tuple[int, bytes, bytes]:
@@ -115,8 +120,34 @@ class RowPool:
         self._check_owned(key_group, key)
         if len(self._keys) >= _MAX_REMEMBERED_KEYS:
             self._keys.clear()
-        found = self._keys[key] = (key_group, key_group.to_bytes(2, "big"), encode_key(key))
+        found = self._keys[key] = (key_group, key_group.to_bytes(2, "big"), self.encoded(key))
         return found
+
+    def encoded(self, key: Any, place: bytes = b"") -> bytes:
+        """Return a key's encoding, in which classes have their names only.
+
+        Args:
+            key: The key, or one of a map.
+            place: Of keys of a map what its state's rows begin with.
+
+        Raises:
+            TypeMismatchError: If two classes of one name would make two keys one.
+        """
+        if type(key) in _DIRECT:
+            return encode_key(key)
+        data, classes = encode_key_with_classes(key)
+        if classes and (place, classes) not in self._classes:
+            self._check_names(place, classes)
+        return data
+
+    def _check_names(self, place: bytes, classes: tuple[type, ...]) -> None:
+        names = tuple(f"{one.__module__}.{one.__qualname__}" for one in classes)
+        others = self._by_names.setdefault((place, names), classes)
+        for name, one, other in zip(names, classes, others, strict=True):
+            if one is not other:
+                message = f"keys are of two classes {name}, which the rows of a state database do not tell apart"
+                raise TypeMismatchError(message, hint="give the classes different names, or use HashMapStateBackend")
+        self._classes.add((place, classes))
 
     def _check_owned(self, key_group: int, key: Any) -> None:
         first, last = self.key_groups
@@ -135,7 +166,10 @@ class RowPool:
         for group in heads:
             if not self.key_groups.contains(group):
                 self._check_owned(group, keys[groups.index(group)])
-        return [heads[group] + encoded for group, encoded in zip(groups, encode_keys(keys), strict=True)]
+        return [heads[group] + encoded for group, encoded in zip(groups, self._encoded(keys), strict=True)]
+
+    def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
+        return encode_keys(keys) if _DIRECT.issuperset(types_of(keys)) else list(map(self.encoded, keys))
 
     # ---------------------------------------------------------------------------------------------------------- memory
     def check(self, rows: Rows, key: Any, value: Any) -> None:

@@ -28,6 +28,7 @@ import struct
 import types
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -47,6 +48,7 @@ __all__ = [
     "decode_key",
     "decode_value",
     "encode_key",
+    "encode_key_with_classes",
     "encode_keys",
     "encode_namespace",
     "encode_value",
@@ -105,6 +107,23 @@ def encode_key(key: Any) -> bytes:
         message = f"a key of type {type(key).__qualname__} has no stable encoding: {error!r}"
         hint = "use a tuple, an enum or a frozen dataclass of plain values"
         raise TypeMismatchError(message, hint=hint) from error
+
+
+_NAMED: ContextVar[list[type] | None] = ContextVar("classes that an encoding names", default=None)
+
+
+def encode_key_with_classes(key: Any) -> tuple[bytes, tuple[type, ...]]:
+    """As `encode_key`; gives also the classes that the encoding names, in their order.
+
+    Raises:
+        TypeMismatchError: As `encode_key`.
+    """
+    named: list[type] = []
+    before = _NAMED.set(named)
+    try:
+        return encode_key(key), tuple(named)
+    finally:
+        _NAMED.reset(before)
 
 
 def encode_keys(keys: Sequence[Any]) -> list[bytes]:
@@ -239,6 +258,9 @@ def _dict(key: dict[Any, Any]) -> bytes:
 
 
 def _name(key: Any) -> bytes:
+    named = _NAMED.get()
+    if named is not None and isinstance(key, type):
+        named.append(key)
     return bytes([_NAME]) + _terminated(f"{key.__module__}.{key.__qualname__}".encode())
 
 

@@ -14,7 +14,6 @@ from ...keyed.contract import Namespace
 from .cache import ABSENT, RowPool
 from .encoding import (
     decode_key,
-    encode_key,
     is_plain,
     original_key,
     past_key,
@@ -83,11 +82,11 @@ class EntryRows(Rows):
         return not self.format.windowed or self._namespace in self.format.index
 
     def _row_key(self, key: Any) -> bytes | None:
-        return self._prefix + encode_key(key) if self._may_have_rows() else None
+        return self._prefix + self._pool.encoded(key, self.format.prefix) if self._may_have_rows() else None
 
     def _row_keys(self, keys: list[Any]) -> list[bytes]:
-        prefix = self._prefix
-        return [prefix + encode_key(key) for key in keys]
+        prefix, encoded, place = self._prefix, self._pool.encoded, self.format.prefix
+        return [prefix + encoded(key, place) for key in keys]
 
     def _ranges(self) -> Sequence[tuple[bytes, bytes]]:
         return ((self._prefix, past_key(self._prefix)),)

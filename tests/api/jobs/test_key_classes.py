@@ -244,6 +244,27 @@ def test_two_classes_of_one_name_are_told_apart_after_a_failure(env, tmp_path):
     assert sorted(row[:3] for row in rows_in(out) if row[0] == "record") == counts
 
 
+TURNS = TWINS.replace("(Here(n % 7), There(1))", "(Here if n % 2 else There)(n % 7)").replace(
+    "key[0].number", "key.number"
+)
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_equal_looking_keys_of_two_classes_of_one_name_are_two_keys_or_refused(tmp_path, backend):
+    out = str(tmp_path / "out")
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=2) as env:
+        if backend == "rocksdb":
+            env.set_state_backend(RocksDBStateBackend(16 << 20, str(tmp_path / "local")))
+        version(TURNS)(env, out, COUNT, None)
+        if backend == "rocksdb":
+            with pytest.raises(JobFailedError, match=r"two classes __main__\.user_of\.<locals>\.User"):
+                env.execute("in turns")
+            return
+        env.execute("in turns")
+    expected = [[n, sum(i % 7 == n and i % 2 == odd for i in range(COUNT))] for n in range(7) for odd in range(2)]
+    assert sorted(row[1:] for row in rows_in(out) if row[0] == "timer") == sorted(expected)
+
+
 BROADCAST = """
 class Rules(BroadcastProcessFunction):
     descriptor = MapStateDescriptor("rules")
