@@ -28,7 +28,7 @@ from ..reading.program_classes import (
     shape_text,
 )
 
-__all__ = ["KEY_CLASSES", "check_key_classes", "check_noted_classes", "merged_notes", "notes_of"]
+__all__ = ["KEY_CLASSES", "check_key_classes", "check_noted_classes", "has_shared_names", "merged_notes", "notes_of"]
 
 KEY_CLASSES = "key_classes"
 """The fact of a state that holds its notes; absent where all keys are plain."""
@@ -77,6 +77,12 @@ def check_noted_classes(facts: Mapping[str, Any]) -> None:
                 raise _absent(module, name)
         elif not is_same_shape(shape, shape_of(own)):
             raise _changed(module, name, shape, own)
+
+
+def has_shared_names(facts: Mapping[str, Any]) -> bool:
+    """Whether a state's keys are of classes whose names the program, as far as it is known, has several of."""
+    classes, notes = classes_in_use(), facts.get(KEY_CLASSES) or ()
+    return classes is not None and any(len(classes.all_of(note["module"], note["name"])) > 1 for note in notes)
 
 
 def check_key_classes(keys: Iterable[Any]) -> None:

@@ -30,7 +30,7 @@ from ...identifiers import OperatorId
 from ...keyed.contract import Namespace
 from ...keyed.declarations import DeclaredStates, is_same_form, restored_form
 from ...keyed.layouts import ELEMENTS, Merge
-from ...keys.key_classes import KEY_CLASSES, check_noted_classes, merged_notes
+from ...keys.key_classes import KEY_CLASSES, check_noted_classes, has_shared_names, merged_notes
 from ...keys.key_groups import KeyGroupRange
 from ...reading.arrow_reading import read_arrow_schema
 from .cache import RowPool
@@ -239,9 +239,10 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             raise
         for name, state in states.items():
             if state["kind"] == "keyed":
-                self._tables[name] = RocksDBTable(
-                    name, state["id"], restored_form(state), self._opened(), is_restored=True
-                )
+                table = RocksDBTable(name, state["id"], restored_form(state), self._opened(), is_restored=True)
+                if has_shared_names(state):
+                    table.note_key_classes()
+                self._tables[name] = table
 
     def _check_keys(self, state: Mapping[str, Any]) -> None:
         try:

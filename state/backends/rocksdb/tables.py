@@ -106,6 +106,17 @@ class RocksDBTable:
         classes = merged_notes(self.form.get(KEY_CLASSES), notes_of(self._format.key_classes))
         return {**self.form, KEY_CLASSES: classes} if classes else self.form
 
+    def note_key_classes(self) -> None:
+        """Have the pool know which of several classes of one name its rows' keys are of."""
+        pool = self._pool
+        for _, data in pool.database.scan((self._bounds(),), self.name):
+            key, is_kept = original_key(data)
+            if is_kept and self._has_entries:
+                pool.encoded(key[0])
+                pool.encoded(key[1], self._format.prefix)
+            elif is_kept:
+                pool.encoded(key)
+
     # -------------------------------------------------------------------------------------------------------- declare
     def declare(self, descriptor: StateDescriptor, now_ms: Callable[[], int]) -> None:
         """Bring what was restored to the form that the program has declared.

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 from campaigns import examples
+from cloudpickle import cloudpickle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -34,12 +35,14 @@ from headrace.state.errors import (
     ConfigurationError,
     InternalError,
     StorageError,
+    TypeMismatchError,
 )
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headrace.state.keyed.kinds import StateDescriptor
 from headrace.state.keys.hashing import hash_key
 from headrace.state.keys.key_groups import KeyGroupRange
+from headrace.state.reading.program_classes import ProgramClasses
 
 OPERATOR = OperatorId("counter")
 VALUE = ValueStateDescriptor("value")
@@ -763,3 +766,30 @@ def test_importing_headrace_loads_no_database():
     program = "import headrace, headrace.engine.task.slot, sys; print('rocksdict' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "False"
+
+
+# ------------------------------------------------------------------------------------------- classes that share a name
+def _class_of_users():
+    @dataclasses.dataclass(frozen=True)
+    class User:
+        number: int
+
+    cloudpickle.dumps(User)  # which gives it an id
+    return User
+
+
+@pytest.mark.parametrize("descriptor", [ValueStateDescriptor("s"), MapStateDescriptor("s")], ids=["value", "map"])
+def test_a_restored_key_is_not_taken_for_one_of_another_class_of_its_name(make, descriptor):
+    here, there = _class_of_users(), _class_of_users()
+    is_map = isinstance(descriptor, MapStateDescriptor)
+
+    backend = make()
+    state, backend.current_key = backend.handle(descriptor, windowed=False), here(1)
+    state.put("a", 1) if is_map else state.update(1)
+    with ProgramClasses(lambda: [here, there]).in_use():
+        again = restored(make, backend.snapshot(1))
+        state, again.current_key = again.handle(descriptor, windowed=False), there(1)
+        with pytest.raises(TypeMismatchError, match=r"two classes .*User"):
+            state.get("a") if is_map else state.value()
+        again.current_key = here(1)
+        assert (state.get("a") if is_map else state.value()) == 1
