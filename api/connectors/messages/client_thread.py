@@ -15,9 +15,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from headrace.engine.errors import SourceError, raise_from_outside
+from headrace.engine.errors import ConfigurationError, SourceError, raise_from_outside
+from headrace.state.values.durations import parse_duration_ms
 
-__all__ = ["AwayError", "ClientThread"]
+__all__ = ["AwayError", "ClientThread", "patience_s_of"]
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -25,6 +26,19 @@ LONGEST_PAUSE_S = 5.0
 
 class AwayError(SourceError):
     """A server does not answer, or has closed the connection: it may be back in a moment."""
+
+
+def patience_s_of(patience: int | str) -> float:
+    """How long a server may be away, in seconds, as a source's argument says it.
+
+    Raises:
+        ConfigurationError: If it is no duration, or less than none.
+    """
+    patience_ms = parse_duration_ms(patience)
+    if patience_ms < 0:
+        message = f"patience must not be negative; got {patience!r}"
+        raise ConfigurationError(message)
+    return patience_ms / 1_000
 
 
 class ClientThread(ABC):

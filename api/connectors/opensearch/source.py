@@ -27,6 +27,7 @@ from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
+from ..messages.client_thread import patience_s_of
 from ..messages.decoding import MessageDecoder, OnError
 from .client import SearchClient, Service, ServiceError, quoted
 from .reader import METADATA, Document, IndexReader, Scan, search_body
@@ -92,7 +93,7 @@ class OpenSearchSource:
         wanted = _fields_of(value.schema)
         self._scan = Scan(
             index, None if query is None else dict(query), wanted, page_size, f"{keep_alive_ms}ms",
-            parse_duration_ms(patience) / 1_000,
+            patience_s_of(patience),
         )  # fmt: skip
 
     def __repr__(self) -> str:

@@ -20,6 +20,7 @@ from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
+from ..messages.client_thread import patience_s_of
 from ..messages.decoding import MessageDecoder, OnError
 from .client import Client, pulsar, told
 from .reader import METADATA, Id, Message, PulsarReader, id_of, in_chunks
@@ -88,7 +89,7 @@ class PulsarSource:
         self.is_bounded = bounded
         self._scan = _Scan(_names_of(topics), start == "latest", _since_ms(start), bounded, interval_ms)
         self._client = Client(service_url, token, dict(options))
-        self._patience_s = parse_duration_ms(patience) / 1_000
+        self._patience_s = patience_s_of(patience)
         self._subscription = subscription
         columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Message](

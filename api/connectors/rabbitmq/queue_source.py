@@ -20,6 +20,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
+from ..messages.client_thread import patience_s_of
 from ..messages.decoding import MessageDecoder, OnError
 from .address import HEARTBEAT_S, QUEUE_PORT, Address
 from .queue_reader import METADATA, Message, QueueReader, QueueSettings
@@ -98,7 +99,7 @@ class RabbitQueueSource:
             raise ConfigurationError(message, hint=hint)
         self._scan = _Scan(names, consumers)
         self._address = Address.of(url, "amqp", QUEUE_PORT)
-        self._settings = QueueSettings(deduplicate_by, prefetch, remember_ms, parse_duration_ms(patience) / 1_000)
+        self._settings = QueueSettings(deduplicate_by, prefetch, remember_ms, patience_s_of(patience))
         columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Message](
             value, lambda message: message.body, lambda message: message.place, METADATA, dict(columns), on_error

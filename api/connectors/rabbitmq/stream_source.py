@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
 from headrace.engine.errors import ConfigurationError, SourceError
-from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
+from ..messages.client_thread import patience_s_of
 from ..messages.decoding import MessageDecoder, OnError
 from .address import STREAM_PORT, Address
 from .stream_client import StreamRefusedError, StreamsAwayError, chunk_at_edge
@@ -73,7 +73,7 @@ class RabbitStreamSource:
         self.is_bounded = bounded
         self._scan = _Scan(names, *_start_of(start), bounded)
         self._address = Address.of(url, "rabbitmq-stream", STREAM_PORT)
-        self._patience_s = parse_duration_ms(patience) / 1_000
+        self._patience_s = patience_s_of(patience)
         columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Message](
             value, lambda one: one.body, lambda one: f"offset {one.offset}", METADATA, dict(columns), on_error

@@ -21,9 +21,9 @@ import pyarrow as pa
 from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.credentials import masked
-from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
+from ..messages.client_thread import patience_s_of
 from ..messages.decoding import MessageDecoder, OnError
 from .client import Client, redis
 from .reader import METADATA, Entry, RedisReader, parse_id
@@ -84,7 +84,7 @@ class RedisStreamSource:
         self.is_bounded = bounded
         self._scan = _Scan(names, start, bounded)
         self._client = Client(url, dict(options))
-        self._patience_s = parse_duration_ms(patience) / 1_000
+        self._patience_s = patience_s_of(patience)
         columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._field = name = field.encode()
         self._decoder = MessageDecoder[Entry](

@@ -245,6 +245,8 @@ def test_messages_in_chunks_are_refused(pulsar_server, monkeypatch, bounded):  #
         ({"metadata": ["keys"]}, "did you mean 'key'"),
         ({"on_error": "pass"}, "on_error must be"),
         ({"discovery_interval": "often"}, "often"),
+        ({"patience": "-1 s"}, "patience must not be negative"),
+        ({"patience": -1}, "patience must not be negative"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, text):
