@@ -165,11 +165,11 @@ class StepMeter:
         if batch.num_rows < WEIGHED_ROWS or self._num_reads % WEIGHED_READS == 0:
             self._row_bytes = batch.nbytes / batch.num_rows
 
-    def took(self) -> None:
-        """Note that the piece has been processed."""
+    def took(self) -> int:
+        """Note that the piece has been processed; gives the microseconds that it took, 0 if that is not known."""
         num_rows, stopwatch_us = self.num_rows, self._stopwatch_us
         if stopwatch_us is None or not num_rows:
-            return
+            return 0
         took_us, step_us = max(1, stopwatch_us() - self._began_us), self._step_us
         if took_us > 2 * step_us:
             fitting = num_rows * step_us // took_us
@@ -178,6 +178,7 @@ class StepMeter:
             self._rows = max(1, min(self._rows, fitting))
         elif num_rows >= self._rows and self._rows < self._max_rows and took_us < step_us:
             self._rows = min(self._max_rows, self._rows * MAX_GROWTH, self._rows * step_us // took_us)
+        return took_us
 
     def begin(self) -> int:
         """Begin a step; gives the stopwatch's reading, for `goes_on`."""

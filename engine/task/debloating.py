@@ -13,7 +13,10 @@ way to it: what has been sent, and what producers gather meanwhile.
   time: either way less would wait in front of it than it may, so up to sixteen times the target is allowed. Large
   messages are what fast operators live on. Once it has always something to do, it is given less again.
 * *Messages* are never so small that handling them is what costs: each is worth some milliseconds of the consumer's
-  work, or one record. A consumer of very many channels has more than the target in flight for this.
+  time, or one record. A consumer of very many channels has more than the target in flight for this.
+* *One of many tasks of a slot* waits for its turn most of the time, and seems slow for that. Were it given less, each
+  turn would bring less, and turns cost what they cost: all of the slot would come to a stand. So a message is also
+  worth a millisecond of the consumer's own work, however long its turn does not come.
 
 It decides only, from the clock it is given; `headrace.engine.task.channels` carries it out.
 
@@ -43,6 +46,12 @@ many short times are short by chance."""
 
 MIN_MESSAGE_MS = 10
 """A message is worth so much of the consumer's time: to receive, unpack and grant one takes some of it."""
+
+MIN_WORK_US = 1_000
+"""And so much of its own work, without the time in which others have their turn."""
+
+MEASURED_US = 20
+"""So much work says how fast it is when it has its turn."""
 
 MIN_WINDOW_BYTES = 64
 """A channel is always allowed this much, and so at least one record."""
@@ -85,6 +94,9 @@ class BufferDebloater:
         self._num_bytes = self._busy_ms = self._idle_ms = 0
         # Bytes per millisecond with something to do; None before it is known.
         self._bytes_per_ms: float | None = None
+        # Bytes consumed and microseconds of work since that was looked at last; bytes per microsecond, 0 if not known.
+        self._worked_bytes = self._work_us = 0
+        self._bytes_per_work_us = 0.0
         # Bytes consumed and milliseconds with something to do since half of the windows was used last.
         self._bytes_since = self._busy_since = 0
         # How many times the target is in flight; at how many looks in a row there was always something to do.
@@ -99,18 +111,21 @@ class BufferDebloater:
             self._idle_ms += now_ms - self._since_ms
             self.is_idle, self._since_ms = False, now_ms
 
-    def took(self, num_bytes: int, now_ms: int) -> bool:
+    def took(self, num_bytes: int, now_ms: int, work_us: int = 0) -> bool:
         """Records have been processed.
 
         Args:
             num_bytes: Their size.
             now_ms: The time now.
+            work_us: How long that took; 0 if it is not known.
 
         Returns:
             Whether windows have grown, so that credit should be given at once.
         """
         busy_ms = now_ms - self._since_ms
         self._since_ms = now_ms
+        if work_us:
+            self._worked_bytes, self._work_us = self._worked_bytes + num_bytes, self._work_us + work_us
         self._num_bytes, self._busy_ms = self._num_bytes + num_bytes, self._busy_ms + busy_ms
         self._bytes_since, self._busy_since = self._bytes_since + num_bytes, self._busy_since + busy_ms
         self.is_idle = not any(channel.has_element for channel in self._channels)
@@ -135,6 +150,9 @@ class BufferDebloater:
             rate, known = self._num_bytes / self._busy_ms, self._bytes_per_ms or 0
             self._bytes_per_ms = max(rate, (rate + known) / 2)
             self._num_bytes = self._busy_ms = 0
+        if self._work_us >= MEASURED_US:
+            self._bytes_per_work_us = self._worked_bytes / self._work_us
+            self._worked_bytes = self._work_us = 0
         return self._resize()
 
     def _note_idleness(self, had_nothing_to_do: bool) -> None:
@@ -151,7 +169,7 @@ class BufferDebloater:
         num_channels = sum(not channel.is_ended for channel in self._channels)
         # Of each channel there are a window's messages on their way, and one that the producer gathers.
         share_ms = self._target_ms * self._headroom / max(1, num_channels) / (MESSAGES_PER_WINDOW + 1)
-        message_bytes = self._bytes_per_ms * max(share_ms, MIN_MESSAGE_MS)
+        message_bytes = max(self._bytes_per_ms * max(share_ms, MIN_MESSAGE_MS), self._bytes_per_work_us * MIN_WORK_US)
         window_bytes = max(int(MESSAGES_PER_WINDOW * message_bytes), MIN_WINDOW_BYTES)
         has_grown = False
         for channel in self._channels:

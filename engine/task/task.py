@@ -502,13 +502,14 @@ class Task:
         if debloater is not None and debloater.is_idle:  # an alignment has ended
             debloater.wakes(self._now_ms())
         element = channel.take(self._meter.rows_of)
+        work_us = 0
         if isinstance(element, Batch):
             self._head.process_batch(element, channel.input_index)
-            self._meter.took()
+            work_us = self._meter.took()
         else:
             self._meter.is_cut = False
             self._take_control(channel, element)
-        if debloater is not None and debloater.took(channel.consumed_bytes - consumed_bytes, self._now_ms()):
+        if debloater is not None and debloater.took(channel.consumed_bytes - consumed_bytes, self._now_ms(), work_us):
             for one in self._inputs:
                 self._outbox.send(one.producer_address, one.grant())
         self._grant(channel)
