@@ -12,7 +12,7 @@ The rules:
   delivers ahead, until the queue delivers nothing more.
 * An id that was given stays in every snapshot until its checkpoint is complete and a connection has lasted for a while
   since. An acknowledgement gets no answer: it may be lost with the connection, or with the queue's server, and its
-  message come again.
+  message come again; so may the next one's, so the while begins anew with each.
 * What a connection has delivered can only be acknowledged on it. With the connection the tags are void; ids stay.
 
 All of this is about one split, and a queue is one split: its messages come again to whoever reads the split. Two
@@ -57,8 +57,9 @@ class Acknowledgements(Generic[Tag]):
         # The same, of messages without ids.
         self._given_tags: list[Tag] = []
         self._pending_tags: dict[int, list[Tag]] = {}
-        # Covered by a complete checkpoint: until when the id is known, if the connection lasts so long.
-        self._covered = dict.fromkeys(restored, 0)
+        # Covered by a complete checkpoint: until when the id is known, if the connection lasts so long; None for one
+        # that has come again and was acknowledged again, since the last checkpoint that was completed.
+        self._covered: dict[str, int | None] = dict.fromkeys(restored, 0)
         self._due: list[Tag] = []
 
     @property
@@ -79,12 +80,16 @@ class Acknowledgements(Generic[Tag]):
             return True
         if message_id in self._covered:
             self._due.append(tag)
+            self._covered[message_id] = None  # this acknowledgement, too, may be lost, however late it is
             return False
         for ids in (self._given, *self._pending.values()):
             if message_id in ids:
-                before, ids[message_id] = ids[message_id], tag
-                if before is not None:  # sent twice by whoever sent it: two messages, one record
+                before = ids.pop(message_id)
+                if before is None:
+                    ids[message_id] = tag
+                else:  # sent twice by whoever sent it: two messages, one record, known until both are acknowledged
                     self._given_tags.append(before)
+                    self._given[message_id] = tag
                 return False
         self._given[message_id] = tag
         return True
@@ -106,8 +111,11 @@ class Acknowledgements(Generic[Tag]):
                 self._cover(message_id, tag, now_ms)
             self._due += self._pending_tags.pop(number)
         if self._is_connected:
-            for message_id in [one for one, until_ms in self._covered.items() if until_ms <= now_ms]:
-                del self._covered[message_id]
+            for message_id, until_ms in list(self._covered.items()):
+                if until_ms is None:
+                    self._covered[message_id] = now_ms + self._remember_ms
+                elif until_ms <= now_ms:
+                    del self._covered[message_id]
 
     def _cover(self, message_id: str, tag: Tag | None, now_ms: int) -> None:
         self._covered[message_id] = now_ms + self._remember_ms

@@ -18,19 +18,24 @@ from headrace.engine.errors import CheckpointMismatchError
 from headrace.engine.kernel.metrics import MetricGroup
 
 REMEMBER_MS = 50
+READ_MEANWHILE = 3
+"""In 10 ms: what comes again is read sooner than its id is forgotten, which is what is asked of ``remember_ms``."""
 PREFETCH = 7
 NUM_STEPS = 150
 SEEDS_A_BLOCK = 60
+UNSURE_MS = 30
+"""A server that is there has taken an acknowledgement by then: sooner than its message's id is forgotten."""
 
 
 class Queue:
-    """A server's queue with one consumer. Acknowledgements of its last connection may be lost with it."""
+    """A server's queue with one consumer. The latest acknowledgements of a connection may be lost with it."""
 
     def __init__(self, rng):
         self.rng = rng
         self.ready = []
         self.delivered = {}
         self.unsure = []
+        self.now_ms = 0
         self.num_tags = 0
 
     def send(self, message_id):
@@ -44,11 +49,17 @@ class Queue:
         return self.delivered[self.num_tags], self.num_tags
 
     def acknowledge(self, tags):
-        self.unsure += [self.delivered.pop(tag) for tag in tags]
+        self.unsure += [(self.delivered.pop(tag), self.now_ms) for tag in tags]
+
+    def passes(self, now_ms):
+        """What was acknowledged on a connection that lives is gone, some of it sooner."""
+        self.now_ms = now_ms
+        sure_ms = now_ms - self.rng.choice([0, UNSURE_MS])
+        self.unsure = [(message_id, at_ms) for message_id, at_ms in self.unsure if at_ms > sure_ms]
 
     def disconnect(self):
         """What is not acknowledged comes again, in order or not, and so may what was acknowledged last."""
-        lost = self.unsure[self.rng.randint(0, len(self.unsure)) :]
+        lost = [message_id for message_id, _ in self.unsure[self.rng.randint(0, len(self.unsure)) :]]
         self.unsure = []
         again = lost + list(self.delivered.values())
         if self.rng.random() < 0.5:
@@ -97,6 +108,7 @@ class Job:
         self.queue.disconnect()
         self.messages.connection_lost()
         self.now_ms += self.rng.choice([0, 0, 3 * REMEMBER_MS])
+        self.queue.now_ms = self.now_ms
         if self.taken and self.rng.random() < 0.3:  # a checkpoint ends meanwhile
             self.complete(self.rng.choice(list(self.taken)))
         self.messages.connected(self.now_ms)
@@ -138,8 +150,9 @@ def simulate(seed, kind=Acknowledgements):
             job.die()
         elif step == "time":
             job.now_ms += 10
-            if job.messages._is_connected and rng.random() < 0.5:
-                queue.unsure = []  # what was acknowledged on a connection that lives is gone
+            queue.passes(job.now_ms)
+            for _ in range(READ_MEANWHILE):
+                job.read()
     for _ in range(3 * sent + 20):
         job.read()
         if rng.random() < 0.3:
