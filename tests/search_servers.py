@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import urllib.request
 import uuid
+from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ class SearchServer(ServerProcess):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @abstractmethod
     def command(self) -> tuple[list[str], dict[str, Any]]:
         """What starts it, and how."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start it, and wait until it has all of its indices."""

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ POLL_S = 0.1
 TAIL_CHARACTERS = 3_000
 
 
-class ServerProcess:
+class ServerProcess(ABC):
     """One server, which keeps what it has confirmed when it is killed.
 
     A server says how it starts (`start`, which ends with `launch` and `wait_until`), and what it can be asked.
@@ -37,9 +38,9 @@ class ServerProcess:
         self._log = directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def start(self) -> None:
         """Start it, and wait until it is ready."""
-        raise NotImplementedError
 
     def launch(self, command: list[str], **options: Any) -> None:
         """Start its process, whose output goes to the log; `options` are those of `subprocess.Popen`."""
