@@ -37,7 +37,7 @@
     |   |-- CheckpointMismatchError     a sound checkpoint that belongs to another job, program or version
     |   `-- SavepointError              a savepoint that was asked for was not taken, and why
     |-- JobError
-    |   |-- JobFailedError              the job ended FAILED; ``context["cause"]`` is why
+    |   |-- JobFailedError              the job ended FAILED; its text says why
     |   |-- JobCanceledError            the job ended CANCELED
     |   `-- JobNotFoundError            the cluster knows no such job
     `-- InternalError                   a broken invariant: a bug in Headrace
@@ -332,7 +332,7 @@ class JobError(HeadraceError):
 
 
 class JobFailedError(JobError):
-    """The job ended FAILED. ``context["cause"]`` is the first failure's text."""
+    """The job ended FAILED. The failure that ended it is in the text, and its ``__cause__`` where it is known."""
 
 
 class JobCanceledError(JobError):

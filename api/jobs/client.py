@@ -2,8 +2,8 @@
 
 A `JobClient` asks; it decides nothing. It follows a job by long polls of its `JobView`, and fetches what subtasks
 report (printed lines, collected rows) as it goes. Reports are numbered by the JobManager, so a fetch that is repeated
-or interrupted loses and doubles nothing. How a job ended becomes a value or a typed error here, with the first failure
-as its cause.
+or interrupted loses and doubles nothing. How a job ended becomes a value or a typed error here, with the failure
+that ended it as its cause.
 
 Source: PyFlink's ``JobClient``, ``JobStatus`` and ``JobExecutionResult``.
 """
@@ -571,7 +571,7 @@ class JobClient:
             timeout: Seconds; None waits without end.
 
         Raises:
-            JobFailedError: If it failed; the first failure is in its text and, where it is known, its ``__cause__``.
+            JobFailedError: If it failed; what ended it is in its text and, where it is known, its ``__cause__``.
             JobCanceledError: If it was canceled.
             TimeoutError: If it has not ended in time.
         """

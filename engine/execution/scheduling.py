@@ -76,7 +76,7 @@ def fill(
     chosen = dict(kept or {})
     occupied = {place.host for place in chosen.values()}
     free = {name: [slot for slot in offered if slot.address.host not in occupied] for name, offered in slots.items()}
-    in_turn = _spread(free)
+    in_turn = _spread(free, {name: len(offered) for name, offered in slots.items()})
     missing = [number for number in range(num_slots) if number not in chosen]
     if len(in_turn) < len(missing):
         message = f"{num_slots} slots needed, {sum(map(len, slots.values()))} available"
@@ -84,15 +84,13 @@ def fill(
     return {**chosen, **dict(zip(missing, in_turn, strict=False))}
 
 
-def _spread(slots: dict[str, list[SlotInfo]]) -> list[SlotPlace]:
-    """All slots, in the order in which they are taken: always from the TaskManager with the smallest share in use."""
+def _spread(unused: dict[str, list[SlotInfo]], sizes: dict[str, int]) -> list[SlotPlace]:
+    """Unused slots in the order in which they are taken: always from the TaskManager with the smallest share in use."""
     taken: list[SlotPlace] = []
-    free = {name: sorted(offered, key=lambda slot: slot.index) for name, offered in sorted(slots.items()) if offered}
-    used = dict.fromkeys(free, 0)
+    free = {name: sorted(slots, key=lambda slot: slot.index) for name, slots in sorted(unused.items()) if slots}
     while free:
-        name = min(free, key=lambda task_manager: (used[task_manager] / len(slots[task_manager]), task_manager))
+        name = min(free, key=lambda task_manager: (1 - len(free[task_manager]) / sizes[task_manager], task_manager))
         taken.append(SlotPlace(name, free[name].pop(0)))
-        used[name] += 1
         if not free[name]:
             del free[name]
     return taken

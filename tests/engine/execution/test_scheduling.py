@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.errors import ConfigurationError, NoResourceAvailableError
+from headrace.engine.execution.graph import SlotPlace
 from headrace.engine.execution.scheduling import (
     connected_consumers,
     connected_producers,
@@ -86,6 +87,14 @@ def test_load_follows_the_size_of_task_managers():
     places = place(graph(vertex("a", 6)), slots(big=8, small=4))
     used = [where.task_manager for where in places.values()]
     assert (used.count("big"), used.count("small")) == (4, 2)
+
+
+def test_slots_that_stay_count_when_a_region_gets_others():
+    """Of the emptier TaskManager a slot is taken, though the fuller one comes first by name."""
+    offered = slots(tm1=4, tm2=4)
+    kept = {number: SlotPlace("tm1", offered["tm1"][number]) for number in range(3)}
+    chosen = fill(5, offered, kept)
+    assert [chosen[number].task_manager for number in range(5)] == ["tm1"] * 3 + ["tm2"] * 2
 
 
 def test_lower_parallelism_meets_its_rescale_peers():
