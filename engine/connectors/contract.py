@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from ..columns.records import Batch
 from ..errors import ProgramError
+from ..functions.operator import place_of
 from ..kernel.metrics import MetricGroup
 
 __all__ = [
@@ -331,6 +332,11 @@ class WriterContext:
     checkpointing: bool
     history: SinkHistory
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """Operator and subtask, for errors."""
+        return place_of(self.operator_name, self.subtask, self.parallelism)
+
 
 class SinkWriter(Protocol):
     """Writes the records of one subtask, on its task's thread. A class that inherits from it has its defaults.
@@ -422,6 +428,11 @@ class CommitterContext:
     report: Callable[[str, Any], None]
     history: SinkHistory
     newer_output: Literal["refuse", "prove", "repeat"] = "refuse"
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Operator and subtask, for errors."""
+        return place_of(self.operator_name, self.subtask, self.parallelism)
 
 
 class Committer(Protocol):

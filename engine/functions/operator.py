@@ -43,6 +43,7 @@ __all__ = [
     "StartOffload",
     "add_closing",
     "add_place",
+    "place_of",
 ]
 
 OffloadEnd = Callable[[Any, BaseException | None], None]
@@ -178,6 +179,11 @@ class OperatorContext:
     def warn(self, sentence: str) -> None:
         """Write into the job's history what its user should know, with the place it comes from."""
         self.report(WARNING, f"{sentence} ({self.name} {self.subtask + 1}/{self.parallelism})")
+
+
+def place_of(name: str, subtask: int, parallelism: int) -> dict[str, Any]:
+    """Return where an error happened, as errors say it: the operator's name, and its subtask, counted from 1."""
+    return {"operator": name, "subtask": f"{subtask + 1}/{parallelism}"}
 
 
 def add_place(error: HeadraceError, place: Mapping[str, Any], uid: str | None) -> None:

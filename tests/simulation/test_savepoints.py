@@ -19,7 +19,7 @@ from campaigns import blocks, seeds
 from simulation.planted import caught_by
 from simulation.savepoints import run_savepoint_seed
 
-from headrace.connectors.files import sink as file_sink
+from headrace.connectors.files.writer import FileWriter
 from headrace.engine.checkpoint import coordinator as checkpointing
 from headrace.engine.checkpoint import garbage
 from headrace.engine.checkpoint import io as checkpoint_io
@@ -209,7 +209,7 @@ def test_a_checkpoint_between_the_drain_and_its_savepoint_is_noticed() -> None:
 
 @pytest.mark.campaign
 def test_a_sink_that_tidies_up_what_a_savepoint_holds_is_noticed() -> None:
-    with patched((file_sink._FileWriter, "retain", lambda _self, _committables: None)):
+    with patched((FileWriter, "retain", lambda _self, _committables: None)):
         assert is_noticed("sink_that_tidies_up_what_a_savepoint_holds", 400)
 
 

@@ -3,7 +3,7 @@
 They are in any file system of `headrace.state.files.filesystem`.
 
 May import: `headrace.formats`, `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at
-`source`, then `sink`.
+`source`, then `sink`, `writer` and `committer`.
 """
 
 from .sink import FileSink

@@ -39,7 +39,7 @@ import os
 import re
 
 from headrace.engine.columns.write_mode import OUTPUT_EXISTS_HINT, WriteMode
-from headrace.engine.connectors.contract import SinkHistory
+from headrace.engine.connectors.contract import CommitterContext, SinkHistory, WriterContext
 from headrace.engine.errors import (
     AlreadyExistsError,
     CheckpointMismatchError,
@@ -60,6 +60,7 @@ from headrace.state.reading.stored_json import parse_json
 
 from ...formats.folders import FOLDERS
 from .committables import STAGED_NAME, Committable, PublicFile, Staged, public_match
+from .parts import FileSinkSettings, failing
 from .seals import Seal, Seals, noted_in, number_after, numbered
 
 __all__ = ["STAGING", "OutputDirectory"]
@@ -97,6 +98,11 @@ class OutputDirectory:
         self._seals = Seals(self.fs, f"{self.root}/{STAGING}", history.origin)
         self._is_sealed = False
         self._is_alone = True
+
+    @classmethod
+    def of(cls, settings: FileSinkSettings, history: SinkHistory) -> OutputDirectory:
+        """Make that of a sink."""
+        return cls(settings.location, history, is_private=settings.is_private, has_folders=bool(settings.partition_by))
 
     # ------------------------------------------------------------------------------------------------------------ names
     @property
@@ -510,6 +516,16 @@ class OutputDirectory:
             " or 'keep' to have records twice"
         )
         return NewerOutputError(message, hint=hint, path=self.root)
+
+    def delete(self, paths: list[str], context: WriterContext | CommitterContext) -> None:
+        """Delete staged files.
+
+        Raises:
+            SinkError: If one cannot be deleted.
+        """
+        for path in paths:
+            with failing("cannot delete a staged file", path=path, **context.place):
+                self.fs.delete(path)
 
     def remove_if_empty(self) -> None:
         """Remove directories for staging that hold nothing."""

@@ -1,14 +1,17 @@
-"""The files that a file sink fills: Parquet, CSV and JSON lines, one *part* at a time."""
+"""The files that a file sink fills: Parquet, CSV and JSON lines, one *part* for each folder at a time."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.columns.write_mode import WriteMode
+from headrace.engine.errors import SinkError, StorageError
 
 from ...formats.contract import RecordEncoder, columns_to_write
 from ...formats.csv_records import CsvEncoder
@@ -16,7 +19,22 @@ from ...formats.json_lines import JsonEncoder
 from ...formats.parquet_files import ParquetEncoder
 from .waiting import FileCompaction
 
-__all__ = ["Compression", "FileSinkSettings", "NewerOutput", "Part", "open_part"]
+__all__ = [
+    "WRITE_ERRORS",
+    "Compression",
+    "FileSinkSettings",
+    "NewerOutput",
+    "OpenParts",
+    "Part",
+    "failing",
+    "open_part",
+]
+
+WRITE_ERRORS = (OSError, StorageError, pa.ArrowException)
+"""What storage and formats raise where something cannot be written."""
+
+MAX_OPEN_PARTS = 64
+"""Of one subtask: records for more folders at a time make more and smaller files."""
 
 Compression = Literal["snappy", "zstd", "gzip", "lz4", "brotli", "none"]
 NewerOutput = Literal["error", "keep", "delete"]
@@ -129,3 +147,58 @@ def open_part(path: str, stream: Any, settings: FileSinkSettings) -> Part:
         return _TextPart(path, stream, JsonEncoder())
     encoder = CsvEncoder(settings.delimiter, has_header=settings.has_header, schema=settings.schema)
     return _TextPart(path, stream, encoder)
+
+
+class OpenParts:
+    """The parts being filled, one for each folder; at most so many are open at a time.
+
+    Args:
+        finish: Makes the part of a folder complete.
+    """
+
+    def __init__(self, finish: Callable[[str, Part], None]) -> None:
+        self._finish = finish
+        # By folder; the one used last is the last.
+        self._parts: dict[str, Part] = {}
+
+    def of(self, folder: str, begin: Callable[[], Part]) -> Part:
+        """Return the part of a folder, which is begun if there is none; the one used longest ago makes room for it."""
+        part = self._parts.pop(folder, None)
+        if part is None:
+            if len(self._parts) == MAX_OPEN_PARTS:
+                self.finish(next(iter(self._parts)))
+            part = begin()
+        self._parts[folder] = part
+        return part
+
+    def finish(self, folder: str) -> None:
+        """Have the part of a folder made complete."""
+        self._finish(folder, self._parts.pop(folder))
+
+    def finish_all(self) -> None:
+        """Have all parts made complete."""
+        for folder in list(self._parts):
+            self.finish(folder)
+
+    def abandon(self) -> list[tuple[str, Part]]:
+        """Close all parts without finishing; return them with their folders: what there is of them is to be deleted."""
+        parts, self._parts = self._parts, {}
+        for part in parts.values():
+            with contextlib.suppress(*WRITE_ERRORS):  # it is thrown away; whatever failed before has been told
+                part.abandon()
+        return list(parts.items())
+
+
+@contextlib.contextmanager
+def failing(what: str, **place: Any) -> Iterator[None]:
+    """Make what storage or a format raises inside a SinkError.
+
+    Args:
+        what: What could not be done.
+        **place: Where: operator, subtask, path.
+    """
+    try:
+        yield
+    except WRITE_ERRORS as error:
+        message = f"{what}: {error}"
+        raise SinkError(message, **place) from error

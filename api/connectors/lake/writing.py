@@ -10,25 +10,21 @@ Source: Flink's ``IcebergStreamWriter``, ``DeltaWriter``.
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import SinkWriter, WriterContext
-from headrace.engine.errors import SinkError, StorageError, TypeMismatchError
+from headrace.engine.errors import TypeMismatchError
 
 from ...formats.contract import columns_to_write
-from ..files.parts import Compression, FileSinkSettings, Part, open_part
+from ..files.parts import WRITE_ERRORS, Compression, FileSinkSettings, OpenParts, Part, failing, open_part
 from .changes import as_changes, require_key
 from .contract import DELETED, DataFile, TableAccess, TableView
 
 __all__ = ["LakeWriter"]
-
-_WRITE_ERRORS = (OSError, StorageError, pa.ArrowException)
-
-_MAX_OPEN_PARTS = 64
-"""Of one subtask: records for more partitions at a time make more and smaller files."""
 
 
 class LakeWriter(SinkWriter):
@@ -48,8 +44,8 @@ class LakeWriter(SinkWriter):
         self._key = key
         self._max_part_bytes = max_part_bytes
         self._compression = compression
-        # The files being filled, by partition; the one used last is the last.
-        self._parts: dict[str, tuple[str, Part]] = {}
+        # The files being filled, by partition.
+        self._parts = OpenParts(self._finish_part)
         # What is finished and not prepared.
         self._finished: list[DataFile] = []
         self._num_files = 0
@@ -76,7 +72,7 @@ class LakeWriter(SinkWriter):
             if self._key:
                 rows = as_changes(rows, self._key)
         except TypeMismatchError as error:
-            error.context.update(self._place, table=self._access.name)
+            error.context.update(self._context.place, table=self._access.name)
             raise
         if self._key:
             self._write_to("", rows)
@@ -85,59 +81,36 @@ class LakeWriter(SinkWriter):
             self._write_to(partition, own)
 
     def _looked(self) -> TableView:
-        try:
+        with self._failing("cannot look at the table"):
             return self._access.look()
-        except _WRITE_ERRORS as error:
-            msg = "cannot look at the table"
-            raise self._failed(msg, error) from error
 
     def _write_to(self, partition: str, rows: pa.RecordBatch) -> None:
-        name, part = self._part_of(partition, rows.schema)
-        try:
+        part = self._parts.of(partition, functools.partial(self._begin_part, partition, rows.schema))
+        with self._failing(f"cannot write {part.path}"):
             is_taken = part.write(Batch.of_columns(rows))
-        except _WRITE_ERRORS as error:
-            msg = f"cannot write {name}"
-            raise self._failed(msg, error) from error
         assert is_taken, "all parts have the table's columns"
         if part.num_bytes >= self._max_part_bytes:
-            self._finish_part(partition)
+            self._parts.finish(partition)
 
-    def _part_of(self, partition: str, schema: pa.Schema) -> tuple[str, Part]:
-        found = self._parts.pop(partition, None)
-        if found is None:
-            if len(self._parts) == _MAX_OPEN_PARTS:
-                self._finish_part(next(iter(self._parts)))
-            found = self._begin_part(partition, schema)
-        self._parts[partition] = found
-        return found
-
-    def _begin_part(self, partition: str, schema: pa.Schema) -> tuple[str, Part]:
+    def _begin_part(self, partition: str, schema: pa.Schema) -> Part:
         assert self._view is not None
         name = f"{self._begin}-{self._num_files:06d}.parquet"
         self._num_files += 1
-        try:
+        with self._failing(f"cannot begin {name}"):
             stream = self._view.open_output(name, partition)
-        except _WRITE_ERRORS as error:
-            msg = f"cannot begin {name}"
-            raise self._failed(msg, error) from error
         settings = FileSinkSettings(
             "parquet", self._access.name, self._max_part_bytes, None, schema, compression=self._compression
         )
-        return name, open_part(name, stream, settings)
+        return open_part(name, stream, settings)
 
-    def _finish_part(self, partition: str) -> None:
+    def _finish_part(self, partition: str, part: Part) -> None:
         assert self._view is not None
-        name, part = self._parts.pop(partition)
-        try:
+        with self._failing(f"cannot finish {part.path}"):
             size = part.finish()
-        except _WRITE_ERRORS as error:
-            msg = f"cannot finish {name}"
-            raise self._failed(msg, error) from error
-        self._finished.append(DataFile(self._view.table_id, name, partition, size, part.num_rows))
+        self._finished.append(DataFile(self._view.table_id, part.path, partition, size, part.num_rows))
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
-        for partition in list(self._parts):
-            self._finish_part(partition)
+        self._parts.finish_all()
         finished, self._finished = self._finished, []
         return [one.to_state() for one in finished]
 
@@ -145,21 +118,13 @@ class LakeWriter(SinkWriter):
         view = self._view
         if view is None:
             return
-        parts, self._parts = self._parts, {}
+        abandoned = self._parts.abandon()
         finished, self._finished = self._finished, []
         doomed = [(one.name, one.partition) for one in finished]
-        for partition, (name, part) in parts.items():
-            with contextlib.suppress(*_WRITE_ERRORS):  # it is thrown away; whatever failed before has been told
-                part.abandon()
-            doomed.append((name, partition))
+        doomed += [(part.path, partition) for partition, part in abandoned]
         for name, partition in doomed:
-            with contextlib.suppress(*_WRITE_ERRORS):
+            with contextlib.suppress(*WRITE_ERRORS):
                 view.delete_output(name, partition)
 
-    def _failed(self, what: str, error: Exception) -> SinkError:
-        return SinkError(f"{what}: {error}", **self._place, **self._access.place)
-
-    @property
-    def _place(self) -> dict[str, Any]:
-        context = self._context
-        return {"operator": context.operator_name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}
+    def _failing(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return failing(what, **self._context.place, **self._access.place)

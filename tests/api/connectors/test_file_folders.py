@@ -13,8 +13,7 @@ from file_sink_store import MAKERS, Store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.connectors.files import FileSink, FileSource
-from headrace.connectors.files import sink as file_sink
+from headrace.connectors.files import FileSink, FileSource, parts
 from headrace.dataset import ExecutionEnvironment
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, ProgramError, SinkError, SourceError, TypeMismatchError
@@ -88,7 +87,7 @@ def test_streams_and_data_sets_read_what_streams_write(reading, sink_job, tmp_pa
 
 
 def test_few_parts_are_open_at_a_time(reading, sink_job, monkeypatch):
-    monkeypatch.setattr(file_sink, "_MAX_OPEN_PARTS", 2)
+    monkeypatch.setattr(parts, "MAX_OPEN_PARTS", 2)
     store = Store(reading, partition_by="f")
     job = sink_job(store.sink)
     job.start()
@@ -99,7 +98,7 @@ def test_few_parts_are_open_at_a_time(reading, sink_job, monkeypatch):
     job.finish()
     assert sorted(store.visible()) == list(range(9))
     assert len(store.fs.files) == 9  # every row finds its folder's part closed
-    monkeypatch.setattr(file_sink, "_MAX_OPEN_PARTS", 3)
+    monkeypatch.setattr(parts, "MAX_OPEN_PARTS", 3)
     store = Store(reading, partition_by="f")
     job = sink_job(store.sink)
     job.start()

@@ -12,9 +12,10 @@ import pytest
 from headrace import JobFailedError, StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink
-from headrace.connectors.files import sink as file_sink
 from headrace.connectors.files.committables import Committable
+from headrace.connectors.files.committer import FileCommitter
 from headrace.connectors.files.output import OutputDirectory
+from headrace.connectors.files.writer import FileWriter
 from headrace.connectors.sql import SqlSink
 from headrace.engine.connectors import sink_writers
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory
@@ -274,9 +275,9 @@ def test_a_crafted_checkpoint_replaces_no_output_of_another_sink(tmp_path, monke
         return SinkHistory(origin, "0" * 12, {owner: 1 << 40}, False)
 
     with monkeypatch.context() as crafting:
-        crafting.setattr(file_sink._FileWriter, "prepare", lambda writer, _: [crafted])
+        crafting.setattr(FileWriter, "prepare", lambda writer, _: [crafted])
         crafting.setattr(
-            file_sink._FileCommitter, "commit", lambda committer, _: origins.append(committer._context.history.origin)
+            FileCommitter, "commit", lambda committer, _: origins.append(committer._context.history.origin)
         )
         if way == "the other's history":
             crafting.setattr(sink_writers, "_history_of", of_the_other)
