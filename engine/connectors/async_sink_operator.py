@@ -31,7 +31,7 @@ from ..columns.records import Batch
 from ..errors import ProgramError, SinkError, TypeMismatchError, UserFunctionError
 from ..functions.checkpointed import refuse_halves
 from ..functions.given import are_records
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import Operator, OperatorContext, place_of
 from ..functions.user_function import UserFunction, raise_in_function
 from ..operators.outside_calls import OutsideCalls
 from .async_sinks import AsyncSink, AsyncSinkWriter
@@ -410,7 +410,7 @@ class AsyncSinkOperator(Operator):
     @property
     def _place(self) -> dict[str, Any]:
         context = self.context
-        return {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}
+        return place_of(context.name, context.subtask, context.parallelism)
 
 
 def _writer_of(sink: AsyncSink) -> AsyncSinkWriter:

@@ -18,7 +18,7 @@ from ..errors import HeadraceError, ProgramError, UserFunctionError, raise_from_
 from .checkpointed import CheckpointedFunction, CheckpointListener, Wrapper, attach, hidden_owner, refuse_halves
 from .contract import Function
 from .keys import KeySelector
-from .operator import OperatorContext, add_place
+from .operator import OperatorContext, add_place, place_of
 from .runtime_context import FunctionPlace, RuntimeContext
 from .tracebacks import users_traceback
 
@@ -180,7 +180,7 @@ def raise_in_function(error: BaseException, name: str, place: FunctionPlace | No
     raise_from_outside(error)
     context: dict[str, Any] = {}
     if place is not None:
-        context = {"operator": place.name, "subtask": f"{place.subtask + 1}/{place.parallelism}"}
+        context = place_of(place.name, place.subtask, place.parallelism)
     context["function"] = name
     context.update((what, masked(shown(value))) for what, value in about.items())
     if isinstance(error, HeadraceError):

@@ -40,7 +40,7 @@ from ..functions.async_functions import AsyncFunction, AsyncRetryStrategy, NoRet
 from ..functions.given import records_of
 from ..functions.isolation import copied, given_batch
 from ..functions.life import refuse_life
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import Operator, OperatorContext, place_of
 from ..functions.side_outputs import timed_batch
 from ..functions.user_function import UserFunction
 from .outside_calls import OutsideCalls
@@ -503,7 +503,7 @@ class AsyncWaitOperator(Operator):
 
     def _place_of(self, request: AsyncRequest) -> dict[str, Any]:
         context = self.context
-        place = {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}
+        place = place_of(context.name, context.subtask, context.parallelism)
         return {**place, "function": self.function.name, "record": shown(request.value)}
 
     # ------------------------------------------------------------------------------------------------------------- time

@@ -22,7 +22,7 @@ from headrace.state.errors import HeadraceError, ProgramError
 from ..columns.conditions import require_condition, where_true
 from ..columns.expressions import Expression, expression_of
 from ..columns.records import Batch, Timestamps
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import Operator, OperatorContext, add_place, place_of
 
 __all__ = ["FilterColumns", "SelectColumns", "naming_operator", "records_schema"]
 
@@ -35,8 +35,7 @@ def naming_operator(context: OperatorContext) -> Iterator[None]:
     try:
         yield
     except HeadraceError as error:
-        error.context.setdefault("operator", context.name)
-        error.context.setdefault("subtask", f"{context.subtask + 1}/{context.parallelism}")
+        add_place(error, place_of(context.name, context.subtask, context.parallelism), None)
         raise
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import UserFunctionError
-from ..functions.operator import OffloadEnd, OperatorContext
+from ..functions.operator import OffloadEnd, OperatorContext, place_of
 from ..functions.user_function import UserFunction, raise_in_function
 from ..kernel.machine import OffloadKind
 
@@ -102,7 +102,7 @@ class OutsideCalls:
             return
         message = f"{what} has waited {seconds} s for a thread of the process: calls that have not returned hold them"
         hint = "give the clients of services a timeout, or use coroutine functions"
-        place = {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}
+        place = place_of(context.name, context.subtask, context.parallelism)
         raise UserFunctionError(message, hint=hint, **place, function=what)
 
     def work_of(self, method: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from ..columns.records import Batch
 from ..errors import HeadraceError, ProgramError
 from ..functions.checkpointed import CheckpointedFunction, CheckpointListener
-from ..functions.operator import add_closing, add_place
+from ..functions.operator import add_closing, add_place, place_of
 from ..functions.row_calls import RowCalls
 from ..functions.user_function import UserFunction
 from .context import DataSetRuntimeContext, TaskContext
@@ -84,6 +84,6 @@ def placed(batches: Iterator[Batch], context: TaskContext) -> Iterator[Batch]:
     try:
         yield from batches
     except HeadraceError as error:
-        place = {"operator": context.name, "subtask": f"{context.subtask + 1}/{context.parallelism}"}
+        place = place_of(context.name, context.subtask, context.parallelism)
         add_place(error, place, context.operator)
         raise

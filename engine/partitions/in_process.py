@@ -28,7 +28,7 @@ from ..columns.records import MAX_BATCH_ROWS
 from ..errors import ConfigurationError, HeadraceError, InternalError, ProgramError
 from ..functions.accumulators import AccumulatorPart, merged_parts
 from ..functions.contract import Function
-from ..functions.operator import add_place
+from ..functions.operator import add_place, place_of
 from ..functions.user_function import raise_in_function
 from ..plan.iteration_nodes import iteration_names
 from ..plan.plan import (
@@ -370,7 +370,7 @@ class Run:
         try:
             result = self.memory.kept(made if self._watch is None else self._watched(made))
         except StorageError as error:
-            add_place(error, {"operator": chain[-1].name, "subtask": f"{subtask + 1}/{count}"}, None)
+            add_place(error, place_of(chain[-1].name, subtask, count), None)
             raise
         self._report(contexts)
         return result
@@ -462,7 +462,7 @@ class Run:
                 try:
                     where = targets(ship, decode(batch, schema), count, bounds, first)
                 except HeadraceError as error:
-                    add_place(error, {"operator": operator, "subtask": f"{sender + 1}/{len(partitions)}"}, None)
+                    add_place(error, place_of(operator, sender, len(partitions)), None)
                     raise
                 first = (first + batch.num_rows) % count
                 for target, piece in enumerate(cut(batch, where, count)):
@@ -505,7 +505,7 @@ class Run:
             try:
                 results.append(self.memory.kept(encoded(made, node.schema)))
             except HeadraceError as error:
-                add_place(error, {"operator": node.name, "subtask": f"{subtask + 1}/{len(parts)}"}, None)
+                add_place(error, place_of(node.name, subtask, len(parts)), None)
                 raise
             self._report([context])
         return results

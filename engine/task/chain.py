@@ -17,7 +17,7 @@ from ..columns.records import Batch, Element, LatencyMarker, RowKind, RowKinds, 
 from ..errors import HeadraceError, InternalError, TypeMismatchError, raise_from_outside
 from ..functions.accumulators import Accumulators
 from ..functions.isolation import Handed, owned
-from ..functions.operator import Operator, add_place
+from ..functions.operator import Operator, add_place, place_of
 from ..kernel.metrics import MetricGroup
 from ..operators.exchange import Partitioner
 from ..operators.sorted_input import SortedInput
@@ -30,7 +30,7 @@ __all__ = ["ChainLink", "ChainOutput", "OutputGate", "raise_in_operator"]
 def raise_in_operator(error: BaseException, uid: str, name: str, subtask: int, parallelism: int) -> NoReturn:
     """Re-raise an operator's failure with its place: as it is if it is one of ours, wrapped if not."""
     raise_from_outside(error)
-    place = {"operator": name, "subtask": f"{subtask + 1}/{parallelism}"}
+    place = place_of(name, subtask, parallelism)
     if isinstance(error, HeadraceError):
         add_place(error, place, uid)
         raise error
@@ -139,7 +139,7 @@ class ChainLink:
         if watches and (reuses_objects or not changes):
             function = getattr(self.operator, "function", None)
             name = getattr(function, "name", None) or type(getattr(self.operator, "sink", self.operator)).__name__
-            place = {"operator": self.name, "subtask": f"{self.subtask + 1}/{self.parallelism}"}
+            place = place_of(self.name, self.subtask, self.parallelism)
             self._handed = self.output.handed = Handed(f"function {name}", **place)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
@@ -157,7 +157,7 @@ class ChainLink:
     def _refuse_changes(self, row_kinds: RowKinds) -> NoReturn:
         what = RowKind(int(row_kinds.max())).short
         message = f"the operator takes records that are inserted; it was given a change ({what})"
-        place = {"operator": self.name, "subtask": f"{self.subtask + 1}/{self.parallelism}"}
+        place = place_of(self.name, self.subtask, self.parallelism)
         raise TypeMismatchError(message, **place)
 
     def _feed(self, batch: Batch, input_index: int) -> None:

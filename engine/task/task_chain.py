@@ -25,7 +25,7 @@ from headrace.state.keyed.managed_memory import MIN_SORT_BYTES, ManagedMemory
 from headrace.state.keys.key_groups import key_group_range
 
 from ..errors import HeadraceError, raise_from_outside
-from ..functions.operator import BatchOrder, Operator, OperatorContext, add_place
+from ..functions.operator import BatchOrder, Operator, OperatorContext, add_place, place_of
 from ..functions.steps import StepMeter
 from ..graph.job_graph import JobVertex
 from ..kernel.metrics import MetricGroup
@@ -351,7 +351,7 @@ class OperatorChain:
         """Say by name which operator of this subtask an error is of, as far as it names one by its uid."""
         for link in self.links:
             if isinstance(error, HeadraceError) and error.context.get("operator") == link.uid:
-                place = {"operator": link.name, "subtask": f"{link.subtask + 1}/{link.parallelism}"}
+                place = place_of(link.name, link.subtask, link.parallelism)
                 add_place(error, place, link.uid)
 
     def checkpoint_complete(self, checkpoint_id: int) -> None:

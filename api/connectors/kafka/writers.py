@@ -61,13 +61,9 @@ class StagingWriter(SinkWriter):
         sizes = [pc.fill_null(pc.binary_length(records.column(name)), 0) for name in ("key", "value")]
         largest = pc.max(pc.add(*sizes)).as_py()
         if largest > self._max_bytes:
-            context = self._context
             message = f"a record of {largest} bytes is more than Kafka's client sends (message.max.bytes)"
-            where = f"{context.subtask + 1}/{context.parallelism}"
             hint = "properties={'message.max.bytes': ...}, and max.message.bytes of the topic"
-            raise TypeMismatchError(
-                message, at_most=self._max_bytes, operator=context.operator_name, subtask=where, hint=hint
-            )
+            raise TypeMismatchError(message, at_most=self._max_bytes, **self._context.place, hint=hint)
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
         pieces, num_rows = self._rows.take()
@@ -150,10 +146,8 @@ class ProducingWriter(SinkWriter):
             raise self._failed(masked(str(self._refused)))
 
     def _failed(self, cause: str) -> SinkError:
-        context = self._context
         message = f"Kafka does not take records: {cause}"
-        where = f"{context.subtask + 1}/{context.parallelism}"
-        return SinkError(message, topic=self._topic, operator=context.operator_name, subtask=where)
+        return SinkError(message, topic=self._topic, **self._context.place)
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
         try:

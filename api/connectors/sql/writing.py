@@ -95,12 +95,7 @@ class SqlSettings:
 
     def database(self, context: WriterContext | CommitterContext) -> Database:
         """Return a connection of its own for a subtask."""
-        place = {
-            "table": self.layout.name,
-            "operator": context.operator_name,
-            "subtask": f"{context.subtask + 1}/{context.parallelism}",
-        }
-        return Database(self.dialect, self.connect, place)
+        return Database(self.dialect, self.connect, {"table": self.layout.name, **context.place})
 
 
 class _Writer(SinkWriter):
