@@ -221,7 +221,8 @@ if TYPE_CHECKING:
     from .arguments.data_types import TypeInformation, Types
     from .dataset.dataset import DataSet
     from .dataset.environment import DataSetResult, ExecutionEnvironment
-    from .jobs.client import JobClient, JobExecutionResult, JobStatus
+    from .jobs.client import JobClient, JobStatus
+    from .jobs.execution_result import JobExecutionResult
     from .jobs.snapshots import Snapshot, SnapshotWriter
     from .stream.all_windowed_stream import AllWindowedStream
     from .stream.async_data_stream import AsyncDataStream
@@ -243,7 +244,8 @@ _NAMES_BY_MODULE = {
     "headrace.stream.async_data_stream": "AsyncDataStream",
     "headrace.stream.all_windowed_stream": "AllWindowedStream",
     "headrace.stream.cached_stream": "CachedDataStream",
-    "headrace.jobs.client": "JobClient JobExecutionResult JobStatus",
+    "headrace.jobs.client": "JobClient JobStatus",
+    "headrace.jobs.execution_result": "JobExecutionResult",
     "headrace.stream.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
     "headrace.dataset.dataset": "DataSet",
     "headrace.dataset.environment": "DataSetResult ExecutionEnvironment",

@@ -1,5 +1,7 @@
-"""A submitted job, seen by its client: its status and end (`client`), its progress for people, a stream kept as
-state that is asked for (`queryable_state`), and its snapshots as data (`snapshots`).
+"""A submitted job, seen by its client.
+
+`client` has its status and its end (`execution_result`), `progress` shows it to people; `queryable_state` is a stream
+kept as state that is asked for, `snapshots` are a job's snapshots as data.
 
 May import: `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at `client`.
 """

@@ -2,10 +2,10 @@
 
 A `JobClient` asks; it decides nothing. It follows a job by long polls of its `JobView`, and fetches what subtasks
 report (printed lines, collected rows) as it goes. Reports are numbered by the JobManager, so a fetch that is repeated
-or interrupted loses and doubles nothing. How a job ended becomes a value or a typed error here, with the failure
-that ended it as its cause.
+or interrupted loses and doubles nothing. How a job ended becomes a `JobExecutionResult` or a typed error here, with the
+failure that ended it as its cause.
 
-Source: PyFlink's ``JobClient``, ``JobStatus`` and ``JobExecutionResult``.
+Source: PyFlink's ``JobClient`` and ``JobStatus``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import InternalError, JobCanceledError, JobError, JobFailedError
@@ -49,6 +49,7 @@ from headrace.state.identifiers import JobId, OperatorId
 
 from ..arguments.places import lasting_place
 from .event_time import explain_event_time
+from .execution_result import JobExecutionResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JobClient",
-    "JobExecutionResult",
     "JobStatus",
     "ProgressListener",
     "ReportListener",
@@ -86,54 +86,6 @@ _PATIENCE_MS = 300_000
 """How long a client that follows a job waits for an answer. Machines that are busy with other things answer late, and
 silence of a minute says nothing of the job. A cluster that has ended is known to have, and is not waited for.
 """
-
-
-@dataclass(frozen=True)
-class JobExecutionResult:
-    """How a finished job went.
-
-    Attributes:
-        job_id: Its id.
-        job_name: Its name.
-        net_runtime_ms: From submission to the end, milliseconds.
-        num_restarts: How often it was restarted after a failure.
-        checkpoints_completed: How many checkpoints it took.
-        view: All that is known of it: rates, counters, history.
-    """
-
-    job_id: JobId
-    job_name: str
-    net_runtime_ms: int
-    num_restarts: int
-    checkpoints_completed: int
-    view: JobView = field(repr=False)
-
-    def get_job_id(self) -> JobId:
-        """Return the job's id."""
-        return self.job_id
-
-    def get_net_runtime(self) -> int:
-        """From submission to the end, milliseconds."""
-        return self.net_runtime_ms
-
-    def get_accumulator_result(self, accumulator_name: str) -> Any:
-        """Return the value of an accumulator over all subtasks; None if there is none of that name.
-
-        It counts what the attempts have done that came to the end: accumulators are in no checkpoint.
-
-        Raises:
-            ProgramError: If operators have accumulators of different kinds under this name.
-        """
-        return accumulated_value(accumulator_name, self.view.accumulators.get(accumulator_name, ()))
-
-    def get_all_accumulator_results(self) -> dict[str, Any]:
-        """Return the values of all accumulators by name; else as `get_accumulator_result`."""
-        return {name: accumulated_value(name, parts) for name, parts in self.view.accumulators.items()}
-
-    def _repr_html_(self) -> str:
-        from .progress import render_html
-
-        return render_html(self.view)
 
 
 def print_report(_operator: OperatorId, _subtask: int, lines: Any) -> None:

@@ -20,7 +20,7 @@ from headrace.engine.errors import ConfigurationError, HeadraceError, ProgramErr
 from headrace.state.identifiers import JobId
 
 from ..jobs.application_run import APPLICATION_VARIABLE
-from ..jobs.client import JobExecutionResult
+from ..jobs.execution_result import JobExecutionResult
 
 if TYPE_CHECKING:
     from headrace.engine.kernel.rest_settings import RestSettings

@@ -51,7 +51,8 @@ from ..arguments.data_types import Types, resolve_type, schema_of
 from ..arguments.known_columns import columns_of_source
 from ..arguments.places import absolute_place, check_shared_places
 from ..jobs.application_run import ApplicationRun
-from ..jobs.client import JobClient, JobExecutionResult, ProgressListener, ReportListener, print_report
+from ..jobs.client import JobClient, ProgressListener, ReportListener, print_report
+from ..jobs.execution_result import JobExecutionResult
 from ..jobs.progress import default_progress
 from ..jobs.shown_program import ProgramShown, is_only_shown
 from .absent_names import absence_of
