@@ -21,8 +21,6 @@ Source: "operator id = hash of the canonical sub-plan"; Flink's ``StreamGraphHas
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,7 +31,6 @@ import pyarrow as pa
 from headrace.state.keyed.stored_names import StoredNames
 
 from ...changelog.accumulators.value_arguments import filtered_argument, is_of_values, name_of_counts, name_of_values
-from ...columns.expressions import Expression
 from ...functions.aggregates.contract import Aggregate
 from ...multi_joins.join_step import JoinChain, JoinStep
 from ...plan.plan import (
@@ -70,8 +67,9 @@ from ...plan.table_nodes import (
 )
 from ..join_filters import conditions_of
 from ..stream_traits import is_temporal_sort, is_timed, takes_back
+from .digests import digest_of, expression_digest, stable_text
 
-__all__ = ["Identity", "Keeps", "Part", "identities_of", "identity_of_table", "layout_of", "stable_text"]
+__all__ = ["Identity", "Keeps", "Part", "identities_of", "identity_of_table", "layout_of"]
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ class Identity:
     @property
     def rows(self) -> str:
         """Which rows it has."""
-        return _digest(self.base, sorted(self.conditions)) if self.conditions else self.base
+        return digest_of(self.base, sorted(self.conditions)) if self.conditions else self.base
 
 
 def identities_of(
@@ -177,86 +175,14 @@ def identities_of(
 
 def identity_of_table(table: Any, name: str) -> str:
     """What a table is: by its connector's options, whatever it is called; else by its name."""
-    return _digest("table", table.identity) if table.identity is not None else _digest("table", table.name, name)
+    return digest_of("table", table.identity) if table.identity is not None else digest_of("table", table.name, name)
 
 
 def layout_of(identities: Iterable[Identity]) -> str:
     """What records between nodes are, and what their columns are called: the same for plans that could read each
     other's.
     """
-    return _digest("layout", [(one.rows, sorted(one.columns.items())) for one in identities])
-
-
-def _digest(*what: Any) -> str:
-    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
-
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_TEXT = str(str)
-
-
-def stable_text(value: Any, columns: Mapping[str, str]) -> Any:
-    """Return what a value of a plan says, the same in every process: expressions by what their columns are."""
-    if isinstance(value, Expression):
-        return _canonical(value.structure, columns)
-    if isinstance(value, (str, int, float, bool, bytes, type(None))):
-        return repr(value)
-    if isinstance(value, (tuple, list)):
-        return tuple(stable_text(one, columns) for one in value)
-    if isinstance(value, (set, frozenset)):
-        return tuple(sorted(repr(stable_text(one, columns)) for one in value))
-    if isinstance(value, Mapping):
-        return tuple((name, stable_text(one, columns)) for name, one in value.items())
-    if isinstance(value, (pa.DataType, pa.Schema, pa.Scalar)):
-        return str(value)
-    if isinstance(value, functools.partial):
-        return ("partial", stable_text(value.func, columns), stable_text(value.args, columns))
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{getattr(value, '__module__', '')}.{value.__qualname__}"
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return (
-            kind,
-            *((one.name, stable_text(getattr(value, one.name), columns)) for one in dataclasses.fields(value)),
-        )
-    if hasattr(value, "__dict__"):
-        return (kind, *((name, stable_text(one, columns)) for name, one in sorted(vars(value).items())))
-    return (kind, _ADDRESS.sub("", repr(value)))
-
-
-_EITHER_WAY = frozenset(("add", "multiply", "equal", "not_equal"))
-_TURNED = {"greater": "less", "greater_equal": "less_equal"}
-
-
-def _canonical(structure: Any, columns: Mapping[str, str]) -> str:
-    """What an expression's structure comes to: a digest of what its columns are, and of digests of its operands, in an
-    order of their own where any is as good. So it is the same whether an operand is computed here or below.
-    """
-    if not isinstance(structure, tuple):
-        return _ADDRESS.sub("", structure) if isinstance(structure, str) else repr(structure)
-    if structure[:1] == ("lit",) or (len(structure) == 3 and structure[1] == _TEXT):
-        return _digest(structure)  # a text of the program, whatever it looks like
-    if len(structure) == 2 and structure[0] == "col":
-        return columns.get(structure[1], f"?{structure[1]}")
-    if structure[:1] == ("alias",):
-        return _canonical(structure[2], columns)
-    head = structure[0] if structure and isinstance(structure[0], str) else ""
-    if head in ("and", "or"):
-        return _digest(head, sorted({_canonical(one, columns) for one in _operands(structure)}))
-    made = [_canonical(one, columns) for one in structure]
-    if head in _TURNED and len(made) == 4:
-        made = [_TURNED[head], made[1], made[3], made[2]]
-    elif head in _EITHER_WAY and len(made) == 4:
-        made[2:] = sorted(made[2:])
-    return _digest(*made)
-
-
-def _operands(structure: tuple[Any, ...]) -> list[Any]:
-    """The operands of AND, or of OR, and of those among them that are the same."""
-    found = []
-    for one in structure[2:]:
-        found += _operands(one) if isinstance(one, tuple) and one[:1] == structure[:1] else [one]
-    return found
+    return digest_of("layout", [(one.rows, sorted(one.columns.items())) for one in identities])
 
 
 class _Finder:
@@ -275,8 +201,8 @@ class _Finder:
         # What cannot be run on a stream is told when it is lowered.
         below = [self.found[one].rows for one in node.inputs]
         names = node.schema.names if node.schema is not None else []
-        base = _digest(type(node).__name__, below)
-        return Identity(base, frozenset(), {name: _digest(base, name) for name in names})
+        base = digest_of(type(node).__name__, below)
+        return Identity(base, frozenset(), {name: digest_of(base, name) for name in names})
 
     def _of(self, node: Node, index: int = 0) -> Identity:
         return self.found[node.inputs[index]]
@@ -292,38 +218,38 @@ class _Finder:
         own = identity_of_table(node.table, node.name)
         # Rows in columns are read as far as somebody reads them: that makes no other columns.
         kinds = {one.name: "row" if pa.types.is_struct(one.type) else str(one.type) for one in node.schema}
-        columns = {name: _digest(own, node.table.known_as(name), kind) for name, kind in kinds.items()}
+        columns = {name: digest_of(own, node.table.known_as(name), kind) for name, kind in kinds.items()}
         self.labels |= {digest: node.table.known_as(name) for name, digest in columns.items()}
         return Identity(own, frozenset(), columns, Keeps("source", own, own, node.name))
 
     def values(self, node: TableSource) -> Identity:
         kinds = [str(column.type) for column in node.table.columns]
-        own = _digest("values", node.table.to_pydict().values(), kinds)
-        columns = {name: _digest(own, i) for i, name in enumerate(node.table.column_names)}
+        own = digest_of("values", node.table.to_pydict().values(), kinds)
+        columns = {name: digest_of(own, i) for i, name in enumerate(node.table.column_names)}
         return Identity(own, frozenset(), columns, Keeps("source", own, own, node.name))
 
     def event_time(self, node: EventTime) -> Identity:
         """Where it is of the source, that keeps it; what it is is said here all the same."""
         below = self._of(node)
-        own = _digest("event time", below.base, below.columns[node.column])
-        late = Part(_digest("delay", node.delay_ms), f"a watermark {node.delay_ms} ms behind", ())
+        own = digest_of("event time", below.base, below.columns[node.column])
+        late = Part(digest_of("delay", node.delay_ms), f"a watermark {node.delay_ms} ms behind", ())
         return dataclasses.replace(below, keeps=Keeps("watermark", own, own, node.name, parts={late.digest: late}))
 
     def processing_time(self, node: ProcessingTime) -> Identity:
         below = self._of(node)
         return dataclasses.replace(
-            below, columns={**below.columns, node.column: _digest("processing time")}, keeps=None
+            below, columns={**below.columns, node.column: digest_of("processing time")}, keeps=None
         )
 
     def filter(self, node: FilterColumns) -> Identity:
         below = self._of(node)
-        conditions = {_canonical(one.structure, below.columns) for one in conditions_of(node.condition)}
+        conditions = {expression_digest(one.structure, below.columns) for one in conditions_of(node.condition)}
         return Identity(below.base, below.conditions | conditions, below.columns)
 
     def select(self, node: Select) -> Identity:
         below = self._of(node)
         kept = dict(below.columns) if node.keep else {}
-        computed = {name: _canonical(one.structure, below.columns) for name, one in node.columns.items()}
+        computed = {name: expression_digest(one.structure, below.columns) for name, one in node.columns.items()}
         return Identity(below.base, below.conditions, {**kept, **computed})
 
     def expand(self, node: Expand) -> Identity:
@@ -331,8 +257,8 @@ class _Finder:
         settings = {name: value for name, value in vars(made).items() if name != "fields"}
         own = stable_text([list(value.values()) if isinstance(value, dict) else value for value in settings.values()],
                           below.columns)  # fmt: skip
-        base = _digest("expand", below.base, type(made).__qualname__, own, [str(one.type) for one in made.fields])
-        columns = {name: _digest(base, i) for i, name in enumerate(made.fields.names)}
+        base = digest_of("expand", below.base, type(made).__qualname__, own, [str(one.type) for one in made.fields])
+        columns = {name: digest_of(base, i) for i, name in enumerate(made.fields.names)}
         return Identity(base, below.conditions, {**below.columns, **columns})
 
     def union(self, node: Union) -> Identity:
@@ -340,9 +266,9 @@ class _Finder:
         sides = sorted(
             (self.found[one] for one in node.inputs), key=lambda one: (one.rows, sorted(one.columns.items()))
         )
-        columns = {name: _digest("union", [one.columns[name] for one in sides]) for name in node.schema.names}
-        conditions = {_digest(i, one) for i, side in enumerate(sides) for one in side.conditions}
-        return Identity(_digest("union", [one.base for one in sides]), frozenset(conditions), columns)
+        columns = {name: digest_of("union", [one.columns[name] for one in sides]) for name in node.schema.names}
+        conditions = {digest_of(i, one) for i, side in enumerate(sides) for one in side.conditions}
+        return Identity(digest_of("union", [one.base for one in sides]), frozenset(conditions), columns)
 
     def local(self, node: LocalAggregation) -> Identity:
         return dataclasses.replace(self._of(node), keeps=None)
@@ -357,8 +283,8 @@ class _Finder:
 
     def window_rows(self, node: WindowRows) -> Identity:
         below = self._of(node)
-        base = _digest("windows", below.base, self._window(node.window, below))
-        borders = {name: _digest(base, i) for i, name in enumerate(node.names)}
+        base = digest_of("windows", below.base, self._window(node.window, below))
+        borders = {name: digest_of(base, i) for i, name in enumerate(node.names)}
         return Identity(base, below.conditions, {**below.columns, **borders})
 
     def _window(self, window: Any, below: Identity) -> Any:
@@ -379,9 +305,9 @@ class _Finder:
         states: tuple[str, ...] = (),
     ) -> Keeps:
         """What an operator keeps; ``states`` are those of its inputs, if they have keys of different names."""
-        own = _digest(kind, [one.rows for one in sides], about)
+        own = digest_of(kind, [one.rows for one in sides], about)
         own = self._known_as.get(own, own)
-        kin = _digest(kind, [one.base for one in sides], about)
+        kin = digest_of(kind, [one.base for one in sides], about)
         places: list[tuple[str, str, str]] = []
         for state, names, side in zip(states or ("",), keys, sides, strict=False):
             stored = _told_apart([self._stored(side.columns[name]) for name in names])
@@ -398,7 +324,7 @@ class _Finder:
         about = [below.columns[name] for name in keys]
         keeps = self._kept("aggregate", node, [below], about, [keys], parts)
         columns = {name: below.columns[name] for name in names}
-        columns |= {name: _digest(keeps.id, digest) for name, digest in results.items()}
+        columns |= {name: digest_of(keeps.id, digest) for name, digest in results.items()}
         return Identity(keeps.id, frozenset(), columns, keeps)
 
     def _calls(
@@ -411,7 +337,7 @@ class _Finder:
         parts: dict[str, Part] = {}
         results: dict[str, str] = {}
         for name, one in aggregates.items():
-            results[name] = call = _digest("call", stable_text(one, below.columns))
+            results[name] = call = digest_of("call", stable_text(one, below.columns))
             of_values = is_of_values(one, takes_back=back)
             keeps_nothing = of_values and one.name in ("count_distinct", "min", "max")
             is_derived = keeps_nothing or (one.name == "count" and one.argument is None)
@@ -421,9 +347,9 @@ class _Finder:
             if of_values:
                 argument, condition = filtered_argument(one, schema)
                 state, counts = name_of_values(argument), name_of_counts(condition)
-                values = _digest("values", _canonical(argument.structure, below.columns))
-                where = None if condition is None else _canonical(condition.structure, below.columns)
-                reads = (values, _digest("counts", values, where))
+                values = digest_of("values", expression_digest(argument.structure, below.columns))
+                where = None if condition is None else expression_digest(condition.structure, below.columns)
+                reads = (values, digest_of("counts", values, where))
                 self.labels |= dict(zip(reads, ("values", "count"), strict=True))
                 parts[reads[0]] = Part(reads[0], f"the values of {text}", ((state, None),))
                 parts[reads[1]] = Part(reads[1], f"how often the values of {text} have come", ((state, counts),))
@@ -444,7 +370,7 @@ class _Finder:
         keeps = self._kept(kind, node, [below], about, [keys], self._rows(("rows",), [below], only))
         columns = dict(below.columns)
         if node.number is not None:
-            columns[node.number] = _digest(keeps.id, "number")
+            columns[node.number] = digest_of(keeps.id, "number")
         return Identity(keeps.id, frozenset(), columns, keeps)
 
     def over(self, node: OverGroups) -> Identity:
@@ -457,7 +383,7 @@ class _Finder:
             specs if timed else None,
         )  # fmt: skip
         keeps = self._kept("over", node, [below], about, [keys], self._rows(("rows",), [below]))
-        columns = {name: _digest(keeps.id, spec) for name, spec in zip(node.columns, specs, strict=True)}
+        columns = {name: digest_of(keeps.id, spec) for name, spec in zip(node.columns, specs, strict=True)}
         return Identity(keeps.id, frozenset(), {**below.columns, **columns}, keeps)
 
     def window_aggregation(self, node: WindowAggregation) -> Identity:
@@ -467,8 +393,8 @@ class _Finder:
         about = ([below.columns[name] for name in keys], self._window(node.window, below), sorted(results.values()))
         keeps = self._kept("window", node, [below], about, [keys])
         columns = {name: below.columns[name] for name in keys}
-        columns |= {name: _digest(keeps.id, digest) for name, digest in results.items()}
-        columns |= {name: _digest(keeps.id, i) for i, name in enumerate(node.names) if name is not None}
+        columns |= {name: digest_of(keeps.id, digest) for name, digest in results.items()}
+        columns |= {name: digest_of(keeps.id, i) for i, name in enumerate(node.names) if name is not None}
         return Identity(keeps.id, frozenset(), columns, keeps)
 
     # -- joins ---------------------------------------------------------------------------------------------------------
@@ -480,15 +406,15 @@ class _Finder:
             key=lambda pair: (sides[0].columns[pair[0]], sides[1].columns[pair[1]]),
         )
         keys = [[pair[side] for pair in pairs] for side in (0, 1)]
-        columns = {name: _digest("side", side, sides[side].columns[column]) for side, column, name in node.projection}
+        columns = {name: digest_of("side", side, sides[side].columns[column]) for side, column, name in node.projection}
         self.labels |= {
             columns[name]: self.labels.get(sides[side].columns[column], "value")
             for side, column, name in node.projection
         }
-        condition = None if node.condition is None else _canonical(node.condition.structure, columns)
+        condition = None if node.condition is None else expression_digest(node.condition.structure, columns)
         about: list[Any] = [[[sides[i].columns[name] for name in keys[i]] for i in (0, 1)], node.how, condition]
         if isinstance(node, LookupJoin):
-            base = _digest("lookup", sides[0].base, sides[1].rows, about)
+            base = digest_of("lookup", sides[0].base, sides[1].rows, about)
             keeps = None if node.way is None else self._waiting(node, sides, about)
             return Identity(base, sides[0].conditions, columns, keeps)
         kind, states = "join", ("left", "right")
@@ -536,11 +462,11 @@ class _Finder:
     def join_result(self, node: JoinResult) -> Identity:
         below = self._of(node)
         columns = self._given(node.chain, [self.found[one] for one in node.sides])
-        return Identity(_digest(below.base, node.number), frozenset(), columns)
+        return Identity(digest_of(below.base, node.number), frozenset(), columns)
 
     def _given(self, chain: JoinChain, sides: list[Identity]) -> dict[str, str]:
         """The columns of a chain's result."""
-        columns = {name: _digest("side", at, sides[at].columns[column]) for at, column, name in chain.projection}
+        columns = {name: digest_of("side", at, sides[at].columns[column]) for at, column, name in chain.projection}
         self.labels |= {
             columns[name]: self.labels.get(sides[at].columns[column], "value") for at, column, name in chain.projection
         }
@@ -549,8 +475,12 @@ class _Finder:
     def _steps(self, chain: JoinChain, sides: list[Identity]) -> Iterator[tuple[JoinStep, tuple[int, ...], str | None]]:
         """The joins of a chain, by what each needs, and under which condition it is."""
         for step in chain.steps:
-            named = {name: _digest("side", at, sides[at].columns[column]) for at, column, name in step.columns}
-            yield step, step.needs, None if step.condition is None else _canonical(step.condition.structure, named)
+            named = {name: digest_of("side", at, sides[at].columns[column]) for at, column, name in step.columns}
+            yield (
+                step,
+                step.needs,
+                None if step.condition is None else expression_digest(step.condition.structure, named),
+            )
 
     def _kept_of_inputs(
         self,
@@ -580,7 +510,7 @@ class _Finder:
         for side, state in enumerate(states):
             for name, digest in sides[side].columns.items():
                 if only is None or name in only[side]:
-                    own = _digest("row", side, digest)
+                    own = digest_of("row", side, digest)
                     self.labels[own] = self.labels.get(digest, "value")
                     own = _add(parts, Part(own, f"column {name}", ((state, f"row.{name}"),)))
                     self.labels[own] = self.labels.get(digest, "value")
@@ -596,7 +526,7 @@ def _add(parts: dict[str, Part], part: Part) -> str:
     digest, number = part.digest, 1
     while digest in parts:
         number += 1
-        digest = _digest(part.digest, number)
+        digest = digest_of(part.digest, number)
     parts[digest] = dataclasses.replace(part, digest=digest)
     return digest
 
