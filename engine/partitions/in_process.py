@@ -19,17 +19,14 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.state.errors import StorageError
 
-from ..columns.records import MAX_BATCH_ROWS
 from ..errors import ConfigurationError, HeadraceError, InternalError, ProgramError
 from ..functions.accumulators import AccumulatorPart, merged_parts
 from ..functions.contract import Function
 from ..functions.operator import add_place, place_of
-from ..functions.user_function import raise_in_function
 from ..plan.iteration_nodes import iteration_names
 from ..plan.plan import (
     BulkIteration,
@@ -64,9 +61,10 @@ from .joins import co_group_probe, probe
 from .memory import Memory, held_inputs
 from .outputs import results_of
 from .scopes import Partition, Partitions, Scope, copied
-from .shipping import cut, range_bounds, targets
+from .shipping import shipped_to
 from .solution import solution_side
-from .wire import comparable_keys, conform, decode, encoded
+from .sources import read_source
+from .wire import conform, decode, encoded
 
 __all__ = ["DEFAULT_PARALLELISM", "InProcessExecutor", "Run"]
 
@@ -316,7 +314,7 @@ class Run:
         if isinstance(node, IterationInput):
             return self._bound(node, scope)
         if isinstance(node, (TableSource, SequenceSource, FileSource, ForeignSource)):
-            return self._source(node)
+            return read_source(node, node.parallelism or self.parallelism, self.memory, self._resolve)
         side = self._side(node, scope)
         if side is not None and isinstance(node, KeyMatch):
             return self._probe(node, side, scope)
@@ -329,7 +327,7 @@ class Run:
             )
         count = self._num_partitions(node, inputs)
         shipped = [
-            self.ship(ship, partitions, drivers.input_schema(node, index), count, node.name)
+            shipped_to(ship, partitions, drivers.input_schema(node, index), count, node.name, self.memory)
             for index, (ship, partitions) in enumerate(zip(node.ships, inputs, strict=True))
         ]
         if isinstance(node, Cache):
@@ -406,70 +404,6 @@ class Run:
             if len(context.accumulators):
                 self.reports.append(context.accumulators.report(context.name))
 
-    # ------------------------------------------------------------------------------------------------------ sources
-
-    def _source(self, node: Node) -> Partitions:
-        count = node.parallelism or self.parallelism
-        if isinstance(node, FileSource):
-            splits = node.files.splits(node)
-            return [
-                self.memory.kept(batch for split in splits[i::count] for batch in node.files.read(node, split))
-                for i in range(count)
-            ]
-        if isinstance(node, SequenceSource):
-            return _dealt_out(_sequence(node), count)
-        if isinstance(node, TableSource):
-            return _dealt_out(node.table, count)
-        assert isinstance(node, ForeignSource)
-        if self._resolve is None:
-            message = f"a source of kind {node.kind!r} cannot be read by the local executor"
-            raise ProgramError(message, operator=node.name, hint='use executor="spark"')
-        return _dealt_out(self._resolve(node), count)
-
-    # -------------------------------------------------------------------------------------------------------- ships
-
-    def ship(
-        self, ship: Ship, partitions: Partitions, schema: pa.Schema | None, count: int, operator: str
-    ) -> Partitions:
-        """Return the partitions brought where a ship says."""
-        if ship.kind is ShipKind.FORWARD:
-            if len(partitions) != count:
-                message = f"operator {operator!r} gets {len(partitions)} partitions forward, but has {count}"
-                raise InternalError(message)
-            return partitions
-        if ship.kind is ShipKind.GATHER:
-            everything = [batch for partition in partitions for batch in partition]
-            return [everything if i == 0 else [] for i in range(count)]
-        if ship.kind is ShipKind.BROADCAST:
-            everything = [batch for partition in partitions for batch in partition]
-            return [everything for _ in range(count)]
-        bounds: list[tuple[Any, ...]] = []
-        try:
-            if ship.kind is ShipKind.RANGE:
-                sample = [
-                    key
-                    for partition in partitions
-                    for batch in partition
-                    for key in comparable_keys(decode(batch, schema), ship.orders)
-                ]
-                bounds = range_bounds(sample, count)
-        except BaseException as error:
-            raise_in_function(error, repr(ship), TaskContext(operator))
-        received = [_Received(self.memory) for _ in range(count)]
-        first = 0
-        for sender, partition in enumerate(partitions):
-            for batch in partition:
-                try:
-                    where = targets(ship, decode(batch, schema), count, bounds, first)
-                except HeadraceError as error:
-                    add_place(error, place_of(operator, sender, len(partitions)), None)
-                    raise
-                first = (first + batch.num_rows) % count
-                for target, piece in enumerate(cut(batch, where, count)):
-                    if piece is not None and piece.num_rows:
-                        received[target].add(piece)
-        return [partition.batches() for partition in received]
-
     # --------------------------------------------------------------------------------------------------- iterations
 
     def _bound(self, node: IterationInput, scope: Scope) -> Partitions:
@@ -491,7 +425,7 @@ class Run:
         ship = node.ships[1 - side]
         if ship.kind is not ShipKind.FORWARD:
             ship = Ship(ShipKind.HASH, key)
-        shipped = self.ship(ship, partitions, other.schema, len(parts), node.name)
+        shipped = shipped_to(ship, partitions, other.schema, len(parts), node.name, self.memory)
         results: Partitions = []
         for subtask, part in enumerate(parts):
             if isinstance(node, CoGroup):  # a join looks up record by record
@@ -511,66 +445,8 @@ class Run:
         return results
 
 
-_LONGEST_SEQUENCE = 1 << 28
-"""2 GiB of integers; what is made of them is as large again."""
-
-
-def _sequence(node: SequenceSource) -> pa.Table:
-    number = max(node.end - node.start + 1, 0)
-    if number > _LONGEST_SEQUENCE:
-        message = f"a sequence of {number:,} integers is too long for the local executor, which holds it in memory"
-        raise ProgramError(message, operator=node.name, hint='use executor="spark"')
-    integers = np.arange(number, dtype=np.int64) + node.start
-    return pa.table({"value": integers}).cast(wire_schema(node.schema))
-
-
 def _num_rows(partition: Partition) -> int:
     return sum(batch.num_rows for batch in partition)
-
-
-_BATCH_BYTES = 32 << 20
-"""A batch of heavy records has fewer of them."""
-
-
-class _Received:
-    """A partition put together of pieces, in batches of a good size: pieces of pieces would be single records."""
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self._batches: Partition = []
-        # Pieces that do not make a batch yet.
-        self._pending: Partition = []
-        self._num_rows = self._num_bytes = 0
-
-    def add(self, piece: pa.RecordBatch) -> None:
-        self._pending.append(piece)
-        self._num_rows += piece.num_rows
-        self._num_bytes += piece.nbytes
-        if self._num_rows >= MAX_BATCH_ROWS or self._num_bytes >= _BATCH_BYTES:
-            self._join()
-
-    def _join(self) -> None:
-        self._batches += self._memory.kept([pa.concat_batches(self._pending)])
-        self._pending = []
-        self._num_rows = self._num_bytes = 0
-
-    def batches(self) -> Partition:
-        if self._pending:
-            self._join()
-        return self._batches
-
-
-def _dealt_out(table: pa.Table, count: int) -> Partitions:
-    """Runs of equal length."""
-    partitions: Partitions = []
-    whole, rest = divmod(table.num_rows, count)
-    offset = 0
-    for i in range(count):
-        length = whole + (i < rest)
-        part = table.slice(offset, length)
-        partitions.append([batch for batch in part.to_batches(max_chunksize=MAX_BATCH_ROWS) if batch.num_rows])
-        offset += length
-    return partitions
 
 
 def _own_functions(node: Node) -> Node:

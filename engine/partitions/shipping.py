@@ -19,13 +19,17 @@ import pyarrow as pa
 from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.hashing import hash_keys
 
-from ..columns.records import Batch
-from ..errors import InternalError, ProgramError
+from ..columns.records import MAX_BATCH_ROWS, Batch
+from ..errors import HeadraceError, InternalError, ProgramError
+from ..functions.operator import add_place, place_of
 from ..functions.user_function import raise_in_function
 from ..plan.plan import GroupKey, Ship, ShipKind
-from .wire import canonical_keys, comparable_keys
+from .context import TaskContext
+from .memory import Memory
+from .scopes import Partition, Partitions
+from .wire import canonical_keys, comparable_keys, decode
 
-__all__ = ["cut", "key_hashes", "range_bounds", "targets"]
+__all__ = ["cut", "key_hashes", "range_bounds", "shipped_to", "targets"]
 
 Targets = npt.NDArray[np.int64]
 """The partition of each record."""
@@ -117,3 +121,87 @@ def cut(batch: pa.RecordBatch, where: Targets, num_partitions: int) -> list[pa.R
         else:
             pieces.append(batch.take(pa.array(indices)) if len(indices) else None)
     return pieces
+
+
+def shipped_to(
+    ship: Ship, partitions: Partitions, schema: pa.Schema | None, count: int, operator: str, memory: Memory
+) -> Partitions:
+    """Return the records of partitions brought where a ship says.
+
+    Args:
+        ship: Of one input of a node.
+        partitions: Of that input.
+        schema: Of its records.
+        count: How many partitions there are to be.
+        operator: The node's name, for errors.
+        memory: Where what has been brought together is held.
+    """
+    if ship.kind is ShipKind.FORWARD:
+        if len(partitions) != count:
+            message = f"operator {operator!r} gets {len(partitions)} partitions forward, but has {count}"
+            raise InternalError(message)
+        return partitions
+    if ship.kind is ShipKind.GATHER:
+        everything = [batch for partition in partitions for batch in partition]
+        return [everything if i == 0 else [] for i in range(count)]
+    if ship.kind is ShipKind.BROADCAST:
+        everything = [batch for partition in partitions for batch in partition]
+        return [everything for _ in range(count)]
+    bounds: list[tuple[Any, ...]] = []
+    try:
+        if ship.kind is ShipKind.RANGE:
+            sample = [
+                key
+                for partition in partitions
+                for batch in partition
+                for key in comparable_keys(decode(batch, schema), ship.orders)
+            ]
+            bounds = range_bounds(sample, count)
+    except BaseException as error:
+        raise_in_function(error, repr(ship), TaskContext(operator))
+    received = [_Received(memory) for _ in range(count)]
+    first = 0
+    for sender, partition in enumerate(partitions):
+        for batch in partition:
+            try:
+                where = targets(ship, decode(batch, schema), count, bounds, first)
+            except HeadraceError as error:
+                add_place(error, place_of(operator, sender, len(partitions)), None)
+                raise
+            first = (first + batch.num_rows) % count
+            for target, piece in enumerate(cut(batch, where, count)):
+                if piece is not None and piece.num_rows:
+                    received[target].add(piece)
+    return [partition.batches() for partition in received]
+
+
+_BATCH_BYTES = 32 << 20
+"""A batch of heavy records has fewer of them."""
+
+
+class _Received:
+    """A partition put together of pieces, in batches of a good size: pieces of pieces would be single records."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._batches: Partition = []
+        # Pieces that do not make a batch yet.
+        self._pending: Partition = []
+        self._num_rows = self._num_bytes = 0
+
+    def add(self, piece: pa.RecordBatch) -> None:
+        self._pending.append(piece)
+        self._num_rows += piece.num_rows
+        self._num_bytes += piece.nbytes
+        if self._num_rows >= MAX_BATCH_ROWS or self._num_bytes >= _BATCH_BYTES:
+            self._join()
+
+    def _join(self) -> None:
+        self._batches += self._memory.kept([pa.concat_batches(self._pending)])
+        self._pending = []
+        self._num_rows = self._num_bytes = 0
+
+    def batches(self) -> Partition:
+        if self._pending:
+            self._join()
+        return self._batches

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from ..functions.accumulators import AccumulatorPart
 from ..functions.user_function import raise_in_function
 from ..plan.plan import (
@@ -27,7 +25,9 @@ from ..plan.plan import (
     dependents_on,
 )
 from .context import TaskContext
+from .memory import Memory
 from .scopes import Partitions, Scope
+from .shipping import shipped_to
 from .solution import SolutionSet
 
 __all__ = ["Progress", "bulk", "delta", "has_converged", "told_of"]
@@ -41,21 +41,17 @@ class PlanRun(Protocol):
         reports: What subtasks have counted so far.
         iterations: What is told of iterations in the end, by name.
         iteration_names: Their names, by id.
+        memory: Where records are held.
     """
 
     parallelism: int
     reports: list[dict[str, AccumulatorPart]]
     iterations: dict[str, Any]
     iteration_names: dict[int, str]
+    memory: Memory
 
     def get(self, node: Node, scope: Scope) -> Partitions:
         """Return the result of a node, computed now or before."""
-        ...
-
-    def ship(
-        self, ship: Ship, partitions: Partitions, schema: pa.Schema | None, count: int, operator: str
-    ) -> Partitions:
-        """Return the partitions brought where a ship says."""
         ...
 
 
@@ -121,7 +117,8 @@ def delta(run: PlanRun, node: DeltaIteration, scope: Scope, progress: Progress) 
     by_key = Ship(ShipKind.HASH, node.key)
     initial, progress.workset = (scope.home_of(parent).results[parent.id] for parent in node.inputs)
     parts = [SolutionSet(node.key, schema) for _ in range(count)]
-    _update(parts, run.ship(by_key, initial, schema, count, node.name), "initial solution set", node.name)
+    shipped = shipped_to(by_key, initial, schema, count, node.name, run.memory)
+    _update(parts, shipped, "initial solution set", node.name)
     progress.solution = parts
     inner = scope.for_supersteps(
         dependents_on((node.solution, node.workset), node.delta, node.next_workset), node.aggregators
@@ -138,7 +135,8 @@ def delta(run: PlanRun, node: DeltaIteration, scope: Scope, progress: Progress) 
         changes = run.get(node.delta, inner)
         workset = run.get(node.next_workset, inner)
         inner.end_superstep()
-        _update(parts, run.ship(by_key, changes, schema, count, node.name), "delta", node.name, inner.superstep)
+        shipped = shipped_to(by_key, changes, schema, count, node.name, run.memory)
+        _update(parts, shipped, "delta", node.name, inner.superstep)
         progress.workset = workset
         _ended(run, inner, progress)
         progress.note(workset_sizes=size, delta_sizes=_size(changes))

@@ -476,11 +476,8 @@ class _Finder:
         """The joins of a chain, by what each needs, and under which condition it is."""
         for step in chain.steps:
             named = {name: digest_of("side", at, sides[at].columns[column]) for at, column, name in step.columns}
-            yield (
-                step,
-                step.needs,
-                None if step.condition is None else expression_digest(step.condition.structure, named),
-            )
+            condition = None if step.condition is None else expression_digest(step.condition.structure, named)
+            yield step, step.needs, condition
 
     def _kept_of_inputs(
         self,
