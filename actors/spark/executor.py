@@ -35,7 +35,8 @@ from .interrupts import interrupts_as_event
 from .lowering import lowered
 from .progress import ProgressLine
 from .relations import Job, Relation
-from .session import Session, SparkSettings, leave_session, open_session
+from .session import Session, leave_session, open_session
+from .session_size import SparkSettings
 from .stages import StagesTold
 from .tasks import bare
 

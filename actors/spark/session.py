@@ -1,8 +1,9 @@
 """One Spark inside the Ray cluster for all DataSet jobs of a process: started by the first, stopped at the end.
 
-Decides when Spark starts (never before a job needs it), how large it is (what is free in the cluster then), and how it
-ends: Python's exit, Ctrl-C or ``stop_spark`` leave no JVM and no actor behind. A start that cannot succeed is an error
-within `SparkSettings.start_timeout_ms`, not a wait for resources that never come.
+Spark starts when a job needs it, never before, as large as the cluster has room for then
+(`headrace.actors.spark.session_size`). Python's exit, Ctrl-C or ``stop_spark`` leave no JVM and no actor behind
+(`headrace.actors.spark.processes`). A start that cannot succeed is an error within `SparkSettings.start_timeout_ms`,
+not a wait for resources that never come.
 
 What runs: the driver's JVM, a child of this process; RayDP's master, an actor with a JVM of its own; its app master and
 the executors, which are Java actors. On a Ray of our own they reserve no cores, as streaming jobs do not; on a shared
@@ -27,78 +28,17 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, NoResourceAvailableError
+from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
 
 from ..ray.java import ADD_OPENS, find_java, offer_java
+from .processes import LOOK_AGAIN_S, in_own_thread, kill_driver, kill_master, tear_down
+from .session_size import MB, SessionSize, SparkSettings, free_by_node, size_of_session
 
-__all__ = ["Session", "SparkSettings", "leave_session", "open_session", "size_of_session", "stop_session"]
-
-MB = 1 << 20
-
-MIN_EXECUTOR_BYTES = 512 * MB
-"""Spark refuses heaps below 450 MB (1.5 times what it reserves for itself)."""
-
-MAX_EXECUTOR_BYTES_PER_CORE = 2048 * MB
-"""What a task can use well; the rest is left to Python's side of each task, to Ray's objects and to others."""
-
-HEAP_SHARE = 0.5
-"""Of a node's free memory; as much again may be wanted by Python processes and off-heap buffers."""
-
-STOP_TIMEOUT_S = 15.0
-"""How long JVMs and actors may take to end before they are killed."""
-
-LOOK_AGAIN_S = 0.05
-
-
-@dataclass(frozen=True)
-class SparkSettings:
-    """How large Spark is, and how long it may take to come.
-
-    Attributes:
-        num_executors: 0 for one on each node that has free cores.
-        executor_cores: Tasks that an executor runs at once; 0 for the free cores of its node.
-        executor_memory_bytes: Heap of an executor; 0 for half of its node's free memory, at most 2 GiB per core.
-        driver_memory_bytes: Heap of the driver's JVM, through which results are collected.
-        start_timeout_ms: After which a start that has not succeeded is an error.
-        local_iteration_bytes: An iteration whose inputs come to at most so much is run in the process of the program,
-            until it has grown beyond it; 0 to run all supersteps on Spark.
-        address: Of the Ray cluster; None as for streaming jobs: the connected one, a running one, else a new one.
-        configs: More of Spark's own settings.
-    """
-
-    num_executors: int = 0
-    executor_cores: int = 0
-    executor_memory_bytes: int = 0
-    driver_memory_bytes: int = 1024 * MB
-    start_timeout_ms: int = 120_000
-    local_iteration_bytes: int = 32 * MB
-    address: str | None = None
-    configs: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("num_executors", "executor_cores", "executor_memory_bytes", "local_iteration_bytes"):
-            if getattr(self, name) < 0:
-                message = f"{name} must be 0 or more; got {getattr(self, name)}"
-                raise ConfigurationError(message)
-        for name in ("executor_memory_bytes", "driver_memory_bytes"):
-            if 0 < getattr(self, name) < MIN_EXECUTOR_BYTES:
-                message = f"{name} must be at least {MIN_EXECUTOR_BYTES} (512 MiB); got {getattr(self, name)}"
-                raise ConfigurationError(message)
-        if self.start_timeout_ms < 1:
-            message = f"start_timeout_ms must be at least 1; got {self.start_timeout_ms}"
-            raise ConfigurationError(message)
-
-
-@dataclass(frozen=True)
-class _Size:
-    num_executors: int
-    cores: int
-    memory_bytes: int
+__all__ = ["Session", "leave_session", "open_session", "stop_session"]
 
 
 class Session:
@@ -148,7 +88,7 @@ class Session:
     def close(self) -> None:
         """Stop what was started for this session, and wait until it is gone."""
         if self._is_owner:
-            _in_own_thread(_tear_down)
+            in_own_thread(tear_down)
         shutil.rmtree(self.directory, ignore_errors=True)
         if self._opened_ray and _ray_session() == self._ray_session:
             import ray
@@ -244,11 +184,11 @@ def _started(settings: SparkSettings) -> Session:
 
             check_nodes(deadline - time.monotonic())
         offer_java()  # the driver's own JVM is started through PATH as well
-        size = size_of_session(settings, _free_by_node())
+        size = size_of_session(settings, free_by_node())
         spark = _launch(settings, size, directory, deadline, reserve=not is_private())
         return Session(spark, size.num_executors * size.cores, directory, is_owner=True, opened_ray=opened)
     except BaseException:
-        _tear_down()
+        tear_down()
         shutil.rmtree(directory, ignore_errors=True)
         if opened:
             import ray
@@ -284,61 +224,7 @@ def _ray_session() -> str | None:
     return str(ray.get_runtime_context().get_job_id()) + str(ray.get_runtime_context().gcs_address)
 
 
-# ------------------------------------------------------------------------------------------------------------ resources
-
-
-def _free_by_node() -> list[tuple[float, float]]:
-    """Free cores and bytes of each living node."""
-    import ray
-    from ray._private.state import available_resources_per_node
-
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    free = available_resources_per_node()
-    return [(r.get("CPU", 0.0), r.get("memory", 0.0)) for node, r in free.items() if node in alive]
-
-
-def size_of_session(settings: SparkSettings, free: list[tuple[float, float]]) -> _Size:
-    """How many executors of which size fit into the free part of the cluster; all of one size, as Spark wants them.
-
-    On a node with more than two free cores one is left to others: sources and sinks of streaming jobs, Ray's tasks.
-    """
-    cores = settings.executor_cores
-    memory = settings.executor_memory_bytes
-    least = cores or 1
-    usable = [
-        (cpus, room) for cpus, room in free if cpus >= least and room * HEAP_SHARE >= (memory or MIN_EXECUTOR_BYTES)
-    ]
-    if not usable:
-        room_needed = (memory or MIN_EXECUTOR_BYTES) / HEAP_SHARE / MB
-        wanted = f"{least} free core{'s' if least > 1 else ''} and {room_needed:.0f} MiB"
-        there = ", ".join(f"{cpus:g} cores and {room / MB:.0f} MiB" for cpus, room in free) or "nothing"
-        message = f"Spark needs {wanted} on one node for an executor; free in the cluster: {there}"
-        raise NoResourceAvailableError(
-            message, hint='stop other jobs, ask for smaller executors (executor_cores, executor_memory_bytes), or '
-            'take executor="local"'
-        )  # fmt: skip
-    if not cores:
-        smallest = int(min(cpus for cpus, _ in usable))
-        cores = smallest - 1 if smallest > 2 else smallest
-    per_node = [int(cpus // cores) for cpus, _ in usable]
-    count = settings.num_executors or len(usable)
-    if settings.num_executors and not settings.executor_cores:  # several on one node share its cores
-        cores = max(1, min(cores, int(sum(cpus for cpus, _ in usable)) // settings.num_executors))
-        per_node = [int(cpus // cores) for cpus, _ in usable]
-    if count > sum(per_node):
-        message = f"{count} executors of {cores} cores were asked for; the cluster has room for {sum(per_node)}"
-        raise NoResourceAvailableError(message, hint="ask for fewer, or for smaller ones")
-    if not memory:
-        on_one_node = -(-count // len(usable))
-        room = min(room for _, room in usable) * HEAP_SHARE / on_one_node
-        memory = int(max(MIN_EXECUTOR_BYTES, min(room, cores * MAX_EXECUTOR_BYTES_PER_CORE)))
-    return _Size(count, cores, memory)
-
-
-# ---------------------------------------------------------------------------------------------------------------- start
-
-
-def _configs(settings: SparkSettings, size: _Size, directory: Path, *, reserve: bool) -> dict[str, str]:
+def _configs(settings: SparkSettings, size: SessionSize, directory: Path, *, reserve: bool) -> dict[str, str]:
     log_settings = directory / "log4j2.properties"
     log_settings.write_text(LOG_SETTINGS)
     python = os.environ.get("PYSPARK_PYTHON") or sys.executable
@@ -375,7 +261,7 @@ def _configs(settings: SparkSettings, size: _Size, directory: Path, *, reserve: 
     }
 
 
-def _launch(settings: SparkSettings, size: _Size, directory: Path, deadline: float, *, reserve: bool) -> Any:
+def _launch(settings: SparkSettings, size: SessionSize, directory: Path, deadline: float, *, reserve: bool) -> Any:
     import raydp
 
     name = f"headrace-{uuid.uuid4().hex[:8]}"
@@ -425,8 +311,8 @@ def _alarm(deadline: float, name: str) -> Iterator[threading.Event]:
 
     def end() -> None:
         is_late.set()
-        _kill_master(name)
-        _kill_driver()
+        kill_master(name)
+        kill_driver()
 
     timer = threading.Timer(max(0.0, deadline - time.monotonic()), end)
     timer.daemon = True
@@ -481,97 +367,6 @@ def _tail(log: Path, num_lines: int = 12) -> str:
         return ""
     lines = log.read_text(errors="replace").strip().splitlines()
     return "\n".join(line for line in lines if not line.startswith("\tat "))[-num_lines * 200 :]
-
-
-# ------------------------------------------------------------------------------------------------------------------ end
-
-
-def _tear_down() -> None:
-    """Stop Spark, RayDP's actors and the driver's JVM; returns when they are gone, or were killed."""
-    raydp = sys.modules.get("raydp")
-    if raydp is None:
-        return
-    import pyspark
-
-    context = pyspark.SparkContext._active_spark_context
-    name = context.appName if context is not None else None
-    actors = _actors(name)
-    try:
-        raydp.stop_spark()
-    except Exception:
-        # The cluster or a JVM has gone before: what remains is ended below, by force.
-        pyspark.SparkContext._active_spark_context = None
-    _kill_driver(STOP_TIMEOUT_S)
-    _end_actors(actors)
-
-
-def _in_own_thread(work: Callable[[], None]) -> None:
-    """Run something in a thread of its own: this one's line to the JVM may have been interrupted."""
-    thread = threading.Thread(target=work, name="headrace-spark-stop")
-    try:
-        thread.start()
-    except RuntimeError:  # the interpreter is past starting threads
-        work()
-        return
-    thread.join()
-
-
-def _actors(name: str | None) -> list[str]:
-    """Names of RayDP's actors of this process's Ray job."""
-    import ray
-
-    if not ray.is_initialized():
-        return []
-    return [actor for actor in ray.util.list_named_actors() if _is_raydp(actor, name)]
-
-
-def _is_raydp(actor: str, name: str | None) -> bool:
-    return actor == "RAY_APP_MASTER" or actor.startswith("raydp-executor-") or actor == f"{name}_SPARK_MASTER"
-
-
-def _end_actors(actors: list[str]) -> None:
-    import ray
-
-    if not ray.is_initialized():
-        return
-    kill_at = time.monotonic() + STOP_TIMEOUT_S / 3
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while (left := set(actors) & set(ray.util.list_named_actors())) and time.monotonic() < deadline:
-        if time.monotonic() > kill_at:
-            for actor in left:
-                with contextlib.suppress(ValueError):
-                    ray.kill(ray.get_actor(actor), no_restart=True)
-        time.sleep(LOOK_AGAIN_S)
-
-
-def _kill_master(name: str) -> None:
-    import ray
-
-    with contextlib.suppress(ValueError):
-        ray.kill(ray.get_actor(f"{name}_SPARK_MASTER"), no_restart=True)
-
-
-def _kill_driver(patience_s: float = 0.0) -> None:
-    """End the driver's JVM, which PySpark keeps for the next context, with flags that may then be wrong."""
-    import subprocess
-
-    import pyspark
-
-    gateway = pyspark.SparkContext._gateway
-    process = getattr(gateway, "proc", None)
-    if process is None:
-        return
-    if patience_s:
-        with contextlib.suppress(Exception):  # it may be dead already
-            gateway.shutdown()
-        process.stdin.close()  # its end is what the JVM watches
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
-        pyspark.SparkContext._gateway = None
-        pyspark.SparkContext._jvm = None
-    if process.poll() is None:
-        process.kill()
-        process.wait()
 
 
 SQL_SETTINGS = {

@@ -160,7 +160,7 @@ class ExecutionEnvironment(DataSetSources):
                 ``headrace run --rest-port`` says.
             **options: For the local executor ``memory_bytes``: how much the records of a job may take before they are
                 laid on disk; without it half of what is available. For the Spark executor the fields of
-                ``SparkSettings`` (`headrace.actors.spark.session`); the ``address`` of the Ray cluster is that of
+                ``SparkSettings`` (`headrace.actors.spark.session_size`); the ``address`` of the Ray cluster is that of
                 ``HEADRACE_ADDRESS`` if none is given.
 
         Raises:

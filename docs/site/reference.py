@@ -49,7 +49,7 @@ SETTINGS = {
     "Reporters of metrics": ("headrace.engine.kernel.reporter_settings", "ReporterSettings"),
     "Exporters of OpenTelemetry": ("headrace.engine.kernel.reporter_settings", "ExporterSettings"),
     "Sampling": ("headrace.engine.kernel.sampling_settings", "SamplingSettings"),
-    "Spark": ("headrace.actors.spark.session", "SparkSettings"),
+    "Spark": ("headrace.actors.spark.session_size", "SparkSettings"),
     "Tables of databases": ("headrace.connectors.sql", "SqlExecutionOptions"),
 }
 """Headings of the page of options, and the typed settings below each."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.actors.spark.columns import Layout
-from headrace.actors.spark.session import MB, SparkSettings, size_of_session
+from headrace.actors.spark.session_size import MB, SparkSettings, size_of_session
 from headrace.engine.errors import ConfigurationError, NoResourceAvailableError
 
 UTC = datetime.timezone.utc

@@ -106,7 +106,11 @@ def java_of_session(session: int) -> list[str]:
 
 def test_the_ray_client_is_refused():
     """In a process of its own: a session that runs stays as it is, and this one may have one."""
-    code = "from headrace.actors.spark.session import *; open_session(SparkSettings(address='ray://head:10001'))"
+    code = (
+        "from headrace.actors.spark.session import *\n"
+        "from headrace.actors.spark.session_size import *\n"
+        "open_session(SparkSettings(address='ray://head:10001'))\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "ConfigurationError: address 'ray://head:10001' goes through the Ray client" in done.stderr
 
@@ -118,6 +122,7 @@ def test_a_start_that_takes_too_long_is_an_error_and_leaves_nothing():
     code = (
         "import time\n"
         "from headrace.actors.spark.session import *\n"
+        "from headrace.actors.spark.session_size import *\n"
         "from headrace.engine.errors import ClusterUnavailableError\n"
         "try:\n"
         "    open_session(SparkSettings(address='local', start_timeout_ms=4000))\n"
