@@ -22,7 +22,7 @@ import contextlib
 import functools
 import heapq
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -36,6 +36,7 @@ from ..hosts.host_system import AskTimedOutError, HostGoneError
 from ..hosts.interrupts import Interrupts
 from .faults import FaultPlan, Range
 from .processes import HostKilled, SimHost, build_checked, copied
+from .story import Story
 from .virtual_loop import VirtualLoop
 
 __all__ = ["EPOCH_MS", "HostKilled", "SimSystem", "SimulationHangError"]
@@ -46,7 +47,6 @@ EPOCH_MS = 1_700_000_000_000
 
 MAX_VIRTUAL_MS = 3_600_000
 MAX_EVENTS = 5_000_000
-STORY_LENGTH = 400
 
 
 class SimulationHangError(InternalError):
@@ -104,8 +104,7 @@ class SimSystem:
         self._dead: set[str] = set()
         # Which occurrences of points on mortal hosts kill.
         self._kills_at = set(faults.kills_at)
-        self._story: deque[tuple[int, str, str]] = deque(maxlen=STORY_LENGTH)
-        self._digest = 0
+        self._story = Story()
         self._num_jobs = 0
         # Works of user functions that have not begun: what can still be cancelled.
         self._cancellable: set[tuple[str, str, str, Any]] = set()
@@ -124,7 +123,7 @@ class SimSystem:
     @property
     def digest(self) -> str:
         """A checksum of everything that has happened so far."""
-        return f"{self._digest:08x}"
+        return self._story.digest
 
     @property
     def num_events(self) -> int:
@@ -143,7 +142,7 @@ class SimSystem:
 
     def story(self) -> str:
         """The last events: virtual time, host, event."""
-        return "\n".join(f"{time / 1_000:>12.3f}  {host:<24} {what}" for time, host, what in self._story)
+        return self._story.text()
 
     def fresh_id(self) -> str:
         """An id for a job: no chance but the run's, so that runs repeat."""
@@ -592,9 +591,7 @@ class SimSystem:
 
     # ---------------------------------------------------------------------------------------------------------- story
     def _tell(self, host: str, what: str) -> None:
-        entry = (self._now, host, what)
-        self._story.append(entry)
-        self._digest = zlib.crc32(f"{self._now} {host} {what}".encode(), self._digest)
+        self._story.tell(self._now, host, what)
 
     def _hung(self, what: str) -> SimulationHangError:
         message = f"{what}; hosts alive: {', '.join(self.hosts) or 'none'}; the last events:\n{self.story()}\n"
