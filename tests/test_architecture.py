@@ -96,6 +96,7 @@ ROOMS = (
     "api/sql",
     "api/table/connectors",
     "api/table/services",
+    "api/table/lowering",
     "api/table",
     "api/testing",
     "api",

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.engine.errors import ProgramError, nearest
 from headrace.engine.kernel.config import parse_duration_ms
@@ -51,11 +50,9 @@ from ..sql.parsing.statements import (
     StopJob,
     Use,
 )
-from ..sql.parsing.types import sql_name
 from ..sql.parsing.understood import require_understood
 from ..sql.query import QueryBinder
 from ..sql.relations import Builder, Relation
-from ..sql.scope import ScopeColumn
 from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 from .aggregate_functions import UserDefinedAggregateFunction
@@ -67,10 +64,11 @@ from .execution import Execution
 from .file_catalog import catalog_of
 from .functions import UserDefinedFunction, UserDefinedTableFunction
 from .inserting import StatementSet, rows_of_table, without_conflicts
+from .lowering.streams import Streams
 from .result import StatementResult, TableResult
 from .settings import Settings, TableConfig
+from .shown import described, shown
 from .statement_tables import StatementTables
-from .streams import Streams
 from .table import Table
 from .upgrading import RESULT, sink_of
 
@@ -220,9 +218,10 @@ class TableEnvironment:
             with text.at(statement.place):
                 self._execution.settings.reset(statement.key)
         elif isinstance(statement, Describe):
-            return self._describe(statement.name)
+            return self._described(statement.name)
         elif isinstance(statement, Show):
-            return self._show(statement)
+            jobs = self._execution.shown_jobs
+            return shown(statement, self._catalogs, self._functions, jobs)
         elif isinstance(statement, ExplainJob):
             return StatementResult.of_texts("result", self._execution.analyzed_job(statement.job))
         elif statement.analyzes:
@@ -427,38 +426,9 @@ class TableEnvironment:
         """Return the names of functions."""
         return self._functions.names()
 
-    def _describe(self, name: str) -> TableResult:
-        relation = self._bound(parse_statements(f"SELECT * FROM {_quoted(name)}")[0], SqlText(name))
-        columns = relation.scope.columns
-        return StatementResult(pa.table({
-            "name": [one.name for one in columns],
-            "type": [sql_name(one.kind) for one in columns],
-            "extras": [_time_of(one) for one in columns],
-        }))  # fmt: skip
-
-    def _show(self, statement: Show) -> TableResult:
-        what, name = statement.what, statement.name
-        if what == "jobs":
-            return self._execution.shown_jobs()
-        if what in ("current catalog", "current database"):
-            found = self._catalogs.current[what == "current database"]
-            return StatementResult.of_texts(f"{what} name", [found])
-        if what in ("create table", "create view"):
-            assert name is not None
-            entry = self._catalogs.table(name) if what == "create table" else self._catalogs.view(name)
-            return StatementResult.of_texts("result", [masked(entry.text.text.strip().rstrip(";"))])
-        if what == "functions":
-            names = self._functions.names()
-        elif what == "catalogs":
-            names = sorted(self._catalogs.catalogs)
-        elif what == "databases":
-            names = self._catalogs.databases(name)
-        else:
-            names = self._catalogs.names((CatalogView, TemporaryView) if what == "views" else (), name)
-        if statement.like is not None:
-            is_like = pc.match_like(pa.array(names, pa.string()), statement.like).to_pylist()
-            names = [one for one, found in zip(names, is_like, strict=True) if found != statement.is_negated]
-        return StatementResult.of_texts(f"{what[:-1]} name", names)
+    def _described(self, name: str) -> TableResult:
+        columns = self._bound(parse_statements(f"SELECT * FROM {_quoted(name)}")[0], SqlText(name)).scope.columns
+        return described(columns)
 
     def _set(self, statement: Set, text: SqlText) -> TableResult:
         if statement.key is None:
@@ -597,10 +567,6 @@ def _at_second(text: str, message: str, *, hint: str | None = None) -> SqlError:
     pieces, source = pieces_of(text) or [""], SqlText(text)
     second = pieces[min(1, len(pieces) - 1)]
     return source.error(message, source.place_at(len(second) - len(second.lstrip())), hint=hint)
-
-
-def _time_of(column: ScopeColumn) -> str:
-    return "event time" if column.is_event_time else "processing time" if column.is_processing_time else ""
 
 
 def _quoted(name: str) -> str:

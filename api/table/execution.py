@@ -54,9 +54,9 @@ from .connectors.contract import Options, TableConnector
 from .connectors.ends import BlackholeTable
 from .inserting import is_told_apart
 from .live import live_table
+from .lowering.streams import Streams
 from .result import RowsResult, StatementResult, TableResult
 from .settings import Settings
-from .streams import Streams
 from .upgrading import RESULT, beginning_of, sink_of
 
 __all__ = ["Execution"]

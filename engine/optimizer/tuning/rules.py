@@ -38,7 +38,7 @@ def _joins_together(new_id: Callable[[], int], *, is_enabled: bool) -> Rule:
 
 
 def _in_mini_batches(mini_batches: MiniBatches | None) -> Rule:
-    """The rule that says in the plan where rows wait; `headrace.table.streams` has them wait there."""
+    """The rule that says in the plan where rows wait; `headrace.table.lowering` has them wait there."""
 
     def visit(node: Node) -> Node:
         if mini_batches is None or not mini_batches.wait_for(node):

@@ -19,7 +19,7 @@ from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import ProgramError
 from headrace.table import TableEnvironment, udf
 from headrace.table.connectors.changelog import ChangelogBlocks, behind
-from headrace.table.streams import Streams
+from headrace.table.lowering.streams import Streams
 
 NUM_EVENTS = 600
 
