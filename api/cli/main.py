@@ -254,7 +254,7 @@ def _print_result(result: DemoResult, *, was_kill_wanted: bool, is_kept: bool) -
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ..stream.restoring import DryRunOver
+    from ..jobs.restoring import DryRunOver
 
     program = Path(options.program)
     if not program.is_file():

@@ -38,7 +38,7 @@ from headrace.engine.protocol.views import FailureView, JobView
 from headrace.state.credentials import masked
 from headrace.state.identifiers import JobId
 
-from ..stream.deployment import Deployment, rest_client_of, rest_lines
+from ..jobs.deployment import Deployment, rest_client_of, rest_lines
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster

@@ -52,13 +52,14 @@ from ..arguments.known_columns import columns_of_source
 from ..arguments.places import absolute_place, check_shared_places
 from ..jobs.application_run import ApplicationRun
 from ..jobs.client import JobClient, ProgressListener, ReportListener, print_report
+from ..jobs.deployment import Deployment, DetachedJobExecutionResult, rest_client_of, rest_lines
 from ..jobs.execution_result import JobExecutionResult
 from ..jobs.progress import default_progress
+from ..jobs.restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 from ..jobs.shown_program import ProgramShown, is_only_shown
 from .absent_names import absence_of
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
-from .deployment import Deployment, DetachedJobExecutionResult, rest_client_of, rest_lines
 from .environment_settings import (
     REST_PORT_VARIABLE,
     EnvironmentSettings,
@@ -68,7 +69,6 @@ from .environment_settings import (
     waiting_times_from_environment,
     warn_of_exclusions,
 )
-from .restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster

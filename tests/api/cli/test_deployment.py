@@ -20,7 +20,7 @@ from headrace.cli.program_options import program_variables
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, ProgramError
 from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
 from headrace.engine.protocol.messages import WaitForJob
-from headrace.stream.deployment import Deployment, DeploymentTarget, DetachedJobExecutionResult
+from headrace.jobs.deployment import Deployment, DeploymentTarget, DetachedJobExecutionResult
 
 BOUND_S = 60.0
 

@@ -25,7 +25,7 @@ from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSource
 from headrace.connectors.scripted import Fail, Pause, ScriptedSource, Timed, Watermark
 from headrace.engine.errors import ConfigurationError, UserFunctionError
-from headrace.stream.restoring import Restore
+from headrace.jobs.restoring import Restore
 
 KEPT = WatermarkStrategy.for_monotonous_timestamps()
 

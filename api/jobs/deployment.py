@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.engine.errors import ConfigurationError, HeadraceError, ProgramError
 from headrace.state.identifiers import JobId
 
-from ..jobs.application_run import APPLICATION_VARIABLE
-from ..jobs.execution_result import JobExecutionResult
+from .application_run import APPLICATION_VARIABLE
+from .execution_result import JobExecutionResult
 
 if TYPE_CHECKING:
     from headrace.engine.kernel.rest_settings import RestSettings
