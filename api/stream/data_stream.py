@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
-from headrace.engine.columns.expressions import Expression, col
+from headrace.engine.columns.expressions import Expression
 from headrace.engine.connectors.contract import Sink
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.life import refuse_life
@@ -65,16 +65,16 @@ from ..arguments.data_types import (
     TypeInformation,
     Types,
     infer_output_type,
-    project_type,
     resolve_type,
     schema_of,
     type_of,
 )
-from ..arguments.known_columns import check_fields, check_union, columns_behind
+from ..arguments.known_columns import check_union, columns_behind
 from .absent_names import absence_of
 from .collected_rows import CollectedRows
 from .data_stream_sink import DataStreamSink, parallelism_behind, sink_of, users_sink_of
 from .operator_settings import OperatorSettings
+from .projections import projection, selected_columns
 
 if TYPE_CHECKING:
     from headrace.engine.connectors.async_sinks import AsyncSink
@@ -254,18 +254,7 @@ class DataStream(OperatorSettings):
             *columns: Names, or expressions that have one (``col``, ``.alias``).
             **named: Expressions or constants by the name of their column.
         """
-        chosen: dict[str, Any] = {}
-        for column in columns:
-            name = column if isinstance(column, str) else getattr(column, "output_name", None)
-            if not isinstance(name, str):
-                message = f"a selected column needs a name; {column!r} has none"
-                raise ProgramError(message, hint="write name=expression, or expression.alias('name')")
-            _new_column(chosen, name, col(column) if isinstance(column, str) else column)
-        for name, value in named.items():
-            _new_column(chosen, name, value)
-        if not chosen:
-            message = "select needs at least one column"
-            raise ProgramError(message)
+        chosen = selected_columns(columns, named)
         operator = SelectColumns(chosen, input_schema=schema_of(self.hinted_type))
         return self.transform("select", operator, None, f"select {', '.join(chosen)}", None)
 
@@ -286,19 +275,7 @@ class DataStream(OperatorSettings):
         Raises:
             ProgramError: If there is none, or the records are known to be no tuples or to have fewer fields.
         """
-        if not field_indexes:
-            message = "project needs at least one position"
-            raise ProgramError(message)
-        for index in field_indexes:
-            whole("a position of project", index, 0, None)
-        known, output_type = self.get_type(), None
-        if not known.is_pickled:
-            if known.shape != "tuple":
-                message = f"project takes records that are tuples; these are {known}"
-                raise ProgramError(message, hint="select(...) takes fields by name")
-            check_fields("project", field_indexes, schema_of(known))
-            output_type = project_type(known, field_indexes)
-        func = TakeFields(field_indexes)
+        func, output_type = projection(field_indexes, self.get_type())
         return self._apply("project", func, MapOperator(func), output_type, None)
 
     def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
@@ -653,21 +630,3 @@ class DataStream(OperatorSettings):
     def _partitioned(self, partitioner: Partitioner) -> DataStream:
         partition = PartitionTransformation(self._environment.new_id(), self.transformation, partitioner)
         return DataStream(self._environment, partition, self.hinted_type, self.known_columns)
-
-
-class TakeFields:
-    """Gives a tuple of some fields of a tuple."""
-
-    def __init__(self, positions: Sequence[int]) -> None:
-        self._positions = tuple(positions)
-        self.__qualname__ = ", ".join(map(str, positions))
-
-    def __call__(self, record: Any) -> tuple[Any, ...]:
-        return tuple([record[position] for position in self._positions])
-
-
-def _new_column(chosen: dict[str, Any], name: str, value: Any) -> None:
-    if name in chosen:
-        message = f"column {name!r} is selected twice"
-        raise ProgramError(message)
-    chosen[name] = value
