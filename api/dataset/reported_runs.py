@@ -119,6 +119,8 @@ class RunReports:
         self._late_lock = threading.Lock()
         # They are waited for when this program ends.
         self._is_awaited = False
+        # It was said that looking for a cluster failed, and that runs are not told of as too many are late.
+        self._says_unfound = self._says_too_many = False
 
     @property
     def _is_named(self) -> bool:
@@ -143,7 +145,7 @@ class RunReports:
         Raises:
             ClusterUnavailableError: If a cluster was asked for that has never been there.
         """
-        if self.is_alone() or self._are_too_many_late():
+        if self.is_alone() or self._are_too_many_late(job_name):
             yield None
             return
         self._connect_if_due()
@@ -165,7 +167,7 @@ class RunReports:
                     if self._cluster is None and (self._rest is None or self._must_be_there):
                         self._found(only_cluster_on_ray(self._name))
             except Exception as error:  # Ray may say many things, and none of them is the run's
-                _LOG.debug("no cluster is found: %r", error)
+                self._not_found(error)
             self._look_later()
         return self._cluster
 
@@ -187,6 +189,14 @@ class RunReports:
         self._cluster = cluster
         if cluster is not None:
             self._was_there = self.is_answering = True
+            self._says_unfound = False
+
+    def _not_found(self, error: Exception) -> None:
+        """Say once that looking failed, which is not the same as that there is none."""
+        text = str(error) if isinstance(error, HeadraceError) else repr(error)
+        level = logging.DEBUG if self._says_unfound else logging.WARNING
+        _LOG.log(level, "data sets are not shown by a cluster, as looking for it failed: %s", masked(text))
+        self._says_unfound = True
 
     def _connect_if_due(self) -> None:
         """Look for the cluster, and open a connection to Ray for that; for threads of the program."""
@@ -198,7 +208,7 @@ class RunReports:
         except Exception as error:
             if must_be_there:
                 raise
-            _LOG.debug("no cluster is found: %r", error)
+            self._not_found(error)
         self._look_later()
 
     def _connect(self) -> None:
@@ -228,10 +238,18 @@ class RunReports:
                 atexit.register(self._wait_for_late)
             self._is_awaited = True
 
-    def _are_too_many_late(self) -> bool:
+    def _are_too_many_late(self, job_name: str) -> bool:
         with self._late_lock:
             self._late = [run for run in self._late if not run.is_done]
-            return len(self._late) >= MOST_LATE
+            are_too_many = len(self._late) >= MOST_LATE
+            is_news = are_too_many and not self._says_too_many
+            self._says_too_many = are_too_many
+        if is_news:
+            message = (
+                "the cluster is not told of data set %r, nor of others, until it has recorded the ends of %d before"
+            )
+            _LOG.warning(message, _sent(job_name, MOST_CHARACTERS_OF_NAME), MOST_LATE)
+        return are_too_many
 
     def _wait_for_late(self) -> None:
         with self._late_lock:
@@ -312,7 +330,14 @@ class ToldRun:
 
     def wait(self, until_s: float) -> None:
         """Wait until nobody tells of it any more, or for that time of the monotonic clock."""
-        self._is_done.wait(max(0.0, until_s - time.monotonic()))
+        if not self._is_done.wait(max(0.0, until_s - time.monotonic())):
+            self._say_unrecorded()
+
+    def _say_unrecorded(self) -> None:
+        """Say once that its end is not recorded, unless that the cluster does not answer has been said."""
+        if self._was_heard and not self._has_complained:
+            self._has_complained = True
+            _LOG.warning("the cluster has not recorded the end of data set %r in %g s", self._name, LAST_WORD_S)
 
     def end(self, error: BaseException | None) -> None:
         """Tell how it ended; returns when that was heard, or soon, if nobody answers."""
@@ -339,8 +364,10 @@ class ToldRun:
                 self._is_over.wait(INTERVAL_S)
             until_s = time.monotonic() + LAST_WORD_S
             last_word = self._details()
-            while not self._report(last_word) and self._was_heard and time.monotonic() < until_s:
+            while not (is_kept := self._report(last_word)) and self._was_heard and time.monotonic() < until_s:
                 time.sleep(0.1)
+            if not is_kept:
+                self._say_unrecorded()
         finally:
             self._is_heard.set()
             self._is_done.set()

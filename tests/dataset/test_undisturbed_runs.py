@@ -73,14 +73,52 @@ def test_runs_do_not_wait_for_a_cluster_that_hangs(env, told):
     assert len(ends) == 3, "its ends are told when it answers again"
 
 
-def test_a_cluster_that_hangs_gathers_no_threads(env, told):
+def test_a_cluster_that_hangs_gathers_no_threads_and_what_is_not_told_is_said_once(env, told, caplog):
+    said = "nor of others, until it has recorded the ends of 20 before"
     told.may_answer.clear()
-    for _ in range(reported_runs.MOST_LATE + 5):
+    for number in range(reported_runs.MOST_LATE + 5):
         assert env.from_elements(1, 2).count() == 2
+        assert caplog.text.count(said) == (number >= reported_runs.MOST_LATE)
     assert len(told.words) <= reported_runs.MOST_LATE
     told.may_answer.set()
     env.close()
     assert env._reports._late == []
+
+
+def test_an_end_that_nobody_could_record_is_said(env, told, monkeypatch, caplog):
+    monkeypatch.setattr(reported_runs, "LAST_WORD_S", 0.3)
+    told.may_store.clear()
+    assert env.from_elements(1, 2).count() == 2
+    env.close()
+    assert caplog.text.count("has not recorded the end of data set") == 1
+    assert env.from_elements(1, 2).count() == 2
+    told.may_store.set()
+    env.close()
+    assert caplog.text.count("has not recorded the end of data set") == 1
+
+
+def test_that_looking_for_a_cluster_fails_is_said_once_and_again_when_it_was_there(env, told, monkeypatch, caplog):
+    def fails(*_, **__):
+        message = "the connection is broken: token=secret"
+        raise RuntimeError(message)
+
+    def run_without():
+        env._reports.lost()
+        with monkeypatch.context() as broken:
+            broken.setattr(clusters, "connect", fails)
+            broken.setattr(clusters, "only_cluster_on_ray", fails)
+            broken.setattr(reported_runs, "LOOK_FOR_CLUSTER_S", 0.0)
+            broken.setattr(reported_runs, "INTERVAL_S", 0.0)
+            for _ in range(3):
+                env._reports._look_again_s = 0.0
+                assert env.from_elements(1, 2).count() == 2
+
+    assert env.from_elements(1, 2).count() == 2
+    for number in (1, 2):
+        run_without()
+        assert caplog.text.count("looking for it failed") == number
+        env._reports._look_again_s = 0.0
+        assert env.from_elements(1, 2).count() == 2
 
 
 def test_a_run_does_not_wait_for_a_store_that_is_slow_but_the_program_does(env, told, monkeypatch):
