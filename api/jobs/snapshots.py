@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -25,6 +26,7 @@ from headrace.state.backends.rocksdb.files import DATABASE_KIND
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
 from headrace.state.checkpoints.snapshot import StateFile
 from headrace.state.checkpoints.storage import CheckpointStorage
+from headrace.state.credentials import masked
 from headrace.state.files.filesystem import join_confined
 from headrace.state.keyed.layouts import ENTRIES
 from headrace.state.keys.hashing import hash_keys
@@ -470,6 +472,15 @@ class Snapshot:
         # What was not unpickled has no order that both backends know, but for its key group.
         for _, group in groupby(rows, key=attrgetter("key_group")):
             yield from sorted(((_place_of(row), (row.value, row.updated_ms)) for row in group), key=itemgetter(0))
+
+    def _repr_html_(self) -> str:
+        """Its operators, as a notebook shows them."""
+        from .live import html_rows
+
+        note = (
+            f"checkpoint {self.checkpoint_id} of {self.job_name!r}, {self.timestamp:%Y-%m-%d %H:%M:%S} UTC: {self.path}"
+        )
+        return html_rows([asdict(operator) for operator in self.operators()], masked(note))
 
     def __repr__(self) -> str:
         return f"Snapshot({self.path}, checkpoint {self.checkpoint_id} of job {self.job_name!r})"

@@ -8,6 +8,7 @@ parallelism), refusals. Random states are in ``tests/state/open/test_snapshot_ta
 from __future__ import annotations
 
 import dataclasses
+import html
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -137,6 +138,17 @@ def test_operators_and_states_are_listed(snapshot):
     assert (states["fresh"].has_ttl, states["fresh"].ttl_ms) == (True, TTL_MS)
     assert states["count"].num_files > 0
     assert states["count"].num_bytes > 0
+
+
+def test_a_notebook_shows_which_operators_there_are(snapshot):
+    shown = snapshot._repr_html_()
+    assert f"checkpoint {snapshot.checkpoint_id} of " in shown
+    assert snapshot.path in shown
+    operators = snapshot.operators()
+    assert shown.count("<tr>") == 1 + len(operators)
+    for operator in operators:
+        assert f">{html.escape(operator.uid)}</td>" in shown
+        assert f">{operator.num_bytes}</td>" in shown
 
 
 def test_timers_windows_and_positions(snapshot):
