@@ -363,16 +363,27 @@ class Cluster:
         self._is_owner = True
         self.close()
 
-    def close(self) -> None:
-        """End what `connect` has made; leave alone what it has found. May be repeated, and is safe after Ctrl-C."""
+    @property
+    def is_owner(self) -> bool:
+        """Whether closing ends the cluster."""
+        return self._is_owner
+
+    def close(self, *, ends_jobs: bool = True) -> None:
+        """End what `connect` has made; leave alone what it has found. May be repeated, and is safe after Ctrl-C.
+
+        Args:
+            ends_jobs: Whether jobs end with their cluster; else it goes as if this process had died, and what is stored
+                of them is there for the next one.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         try:
             if self._is_owner:
                 self._stop_clients()
-                with contextlib.suppress(ClusterUnavailableError):
-                    self.ask_dispatcher(ShutDownCluster(), SHUTDOWN_TIMEOUT_MS)
+                if ends_jobs:
+                    with contextlib.suppress(ClusterUnavailableError):
+                        self.ask_dispatcher(ShutDownCluster(), SHUTDOWN_TIMEOUT_MS)
         finally:
             self._is_disconnected = True
             try:

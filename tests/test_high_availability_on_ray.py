@@ -139,60 +139,6 @@ def test_a_dead_cluster_is_recovered_by_a_new_process(tmp_path, capsys):
     assert committed(tmp_path) == Counter(range(4_000))
 
 
-APPLICATION = """
-    import sys, time
-    from headrace import HighAvailabilitySettings, StreamExecutionEnvironment
-    from headrace.connectors.datagen import GeneratorSource
-    from headrace.connectors.files import FileSink
-
-    address, directory, cluster = sys.argv[1:4]
-    env = StreamExecutionEnvironment.get_execution_environment(
-        "ray", address, parallelism=2,
-        high_availability=HighAvailabilitySettings(directory + "/ha", cluster, num_standbys=0, lease_ms=4_000),
-    )
-    env.enable_checkpointing(200, directory=directory + "/checkpoints")
-
-    def write(name, numbers):
-        numbers.map(lambda n: {"n": n}).sink_to(FileSink.json_lines(directory + "/out/" + name))
-        return env.execute_async(name)
-
-    write("first", env.from_sequence(1, 1_000)).result()
-    source = GeneratorSource(lambda n: 10_000 + n, count=2_000, records_per_second=400)
-    second = write("second", env.from_source(source).key_by(lambda n: n % 7).map(lambda n: n))
-    while second.view().checkpoints_completed < 3 and second.view().failure is None:
-        time.sleep(0.1)
-    print("under way", flush=True)
-    second.result()
-    print("ended", flush=True)
-"""
-
-
-@pytest.mark.campaign
-def test_an_application_that_is_killed_and_run_again_doubles_nothing(tmp_path):
-    """Its first job has ended, its second one is under way; a run after one that has ended begins anew."""
-    import ray
-
-    program = tmp_path / "application.py"
-    program.write_text(textwrap.dedent(APPLICATION))
-    name = f"application-{uuid.uuid4().hex[:6]}"
-    address = ray.get_runtime_context().gcs_address
-    command = [sys.executable, str(program), address, str(tmp_path), name]
-    environment = {**os.environ, "HEADRACE_APPLICATION": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
-        try:
-            assert driver.stdout is not None
-            assert driver.stdout.readline().strip() == "under way"
-        finally:
-            driver.kill()
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout.splitlines() == ["under way", "ended"], done.stderr
-    expected = Counter([*range(1, 1_001), *range(10_000, 12_000)])
-    assert committed(tmp_path) == expected
-    anew = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert "the output directory has output already" in anew.stderr, "jobs of its own, which the sink refuses"
-    assert committed(tmp_path) == expected
-
-
 def settings(directory, name):
     ha = HighAvailabilitySettings(str(directory / "ha"), name, lease_ms=4_000)
     return ClusterSettings(high_availability=ha)

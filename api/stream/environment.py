@@ -424,7 +424,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         except BaseException as error:
             # Ctrl-C, or a listener that failed: no one waits for the job any more.
             try:
-                if client is not None:
+                if client is not None and not (self._application_run is not None and self._application_run.is_cut_off):
                     with contextlib.suppress(HeadraceError):  # then its JobManager notices that its client has gone
                         client.cancel()
             finally:
@@ -559,18 +559,17 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             if deployment.starts_only and self._detached:
                 settings = replace(settings, ends_with_jobs=True)
             run = self._application_run = self._own_application_run()
-            self._cluster = connect(
-                self._actor_system,
-                address=self._address,
-                detached=self._detached,
-                name=self._cluster_name,
-                settings=settings,
-                seed=self._seed,
-                joins_only=deployment.joins_only,
-                starts_only=deployment.starts_only or (run is not None and not run.has_begun),
-            )
-            if run is not None:
-                run.begin()
+            with contextlib.nullcontext(False) if run is None else run.connecting() as is_first:
+                self._cluster = connect(
+                    self._actor_system,
+                    address=self._address,
+                    detached=self._detached,
+                    name=self._cluster_name,
+                    settings=settings,
+                    seed=self._seed,
+                    joins_only=deployment.joins_only,
+                    starts_only=deployment.starts_only or is_first,
+                )
             self._is_connected = True
             atexit.register(self.close)
             if os.environ.get(REST_PORT_VARIABLE):
@@ -606,7 +605,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._is_connected = False
         if cluster is not None:
             atexit.unregister(self.close)
-            cluster.close()
+            run = self._application_run
+            cluster.close(ends_jobs=run is None or run.close_cluster(is_owner=cluster.is_owner))
         for rows in self._followed:
             rows.environment_closed()
         self._followed.clear()
