@@ -13,6 +13,11 @@ job that has a core for itself is asked no more often. With ``--browser`` it is 
 job's graph in Chromium, and as often as it does so by itself: on a machine with other work that is more often than the
 job's share deserves. Of the pairs the median is told, with the interval that holds the true one with 95 % confidence,
 whatever the distribution: many short phases (``--phases 60 --seconds 3 --looking-only``) make it narrow.
+
+Throughput of a large job differs from phase to phase by more than looking costs, because checkpoints fall into some of
+them. So the processor time that looking takes is also counted where it is spent: in all threads but the one that runs
+the job's machines, and in that one while it answers questions. Its share grows by what looking costs, however fast the
+job is at the time. What this cannot see, as threads that get into each other's way, the first figure shows.
 """
 
 from __future__ import annotations
@@ -26,14 +31,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace import RestSettings, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.cluster.dispatcher import Dispatcher
+from headrace.engine.job.job_manager import JobManager
+from headrace.engine.kernel.machine import Asked
 from headrace.engine.task.slot import SlotMachine
 from headrace.engine.task.task import Task
 
@@ -144,9 +153,43 @@ def num_read(tasks: list[Task]) -> int:
     return sum(int(task.metrics._numbers()["records_in"]) for task in tasks)
 
 
-def phase(tasks: list[Task], seconds: float, looker: Looker | None, interval_s: float) -> float:
+class Account:
+    """Counts processor time outside of the job: of other threads, and of answers to questions."""
+
+    def __init__(self) -> None:
+        self._answering_s = 0.0
+        for machine in (JobManager, Dispatcher):
+            self._count_answers(machine)
+
+    def _count_answers(self, machine: Any) -> None:
+        handle = machine.handle
+
+        def counted(machine: Any, event: Any, now_ms: int) -> Any:
+            if not isinstance(event, Asked):
+                return handle(machine, event, now_ms)
+            began_s = time.thread_time()
+            try:
+                return handle(machine, event, now_ms)
+            finally:
+                self._answering_s += time.thread_time() - began_s
+
+        machine.handle = counted
+
+    def outside_s(self) -> float:
+        (driver,) = (thread for thread in threading.enumerate() if thread.name == "headrace-local")
+        clock = time.pthread_getcpuclockid(driver.ident)  # type: ignore[arg-type]
+        return time.process_time() - time.clock_gettime(clock) + self._answering_s
+
+
+class Phase(NamedTuple):
+    rate: float
     """Records by second of processor time."""
-    began_s, before = time.process_time(), num_read(tasks)
+    outside: float
+    """The share of processor time that was not the job's."""
+
+
+def phase(tasks: list[Task], account: Account, seconds: float, looker: Looker | None, interval_s: float) -> Phase:
+    began_s, before, outside_s = time.process_time(), num_read(tasks), account.outside_s()
     if looker is None:
         run_for(seconds)
     else:
@@ -154,7 +197,8 @@ def phase(tasks: list[Task], seconds: float, looker: Looker | None, interval_s: 
             looker.look()
             run_for(interval_s)
         looker.leave()
-    return (num_read(tasks) - before) / (time.process_time() - began_s)
+    spent_s = time.process_time() - began_s
+    return Phase((num_read(tasks) - before) / spent_s, (account.outside_s() - outside_s) / spent_s)
 
 
 @contextlib.contextmanager
@@ -197,26 +241,33 @@ def main() -> None:
     options = parser.parse_args()
     print(f"phases of {options.seconds:g} s of processor time; load of the machine {os.getloadavg()[0]:.1f}")
     kinds = [ALONE, LOOKED_AT] if options.looking_only else [ALONE, LOOKED_AT, UNMEASURED]
-    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    found: dict[str, list[Phase]] = {kind: [] for kind in kinds}
+    account = Account()
     with watched_job(options) as (tasks, looker):
         for number in range(options.phases):
             for kind in (found, reversed(found))[number % 2]:
                 with without_measuring(tasks) if kind == UNMEASURED else contextlib.nullcontext():
                     asked_by = looker if kind == LOOKED_AT else None
-                    found[kind].append(phase(tasks, options.seconds, asked_by, options.interval))
-    for kind, rates in found.items():
-        print(f"{kind:12} {statistics.median(rates):10,.0f} records by second of processor time")
+                    found[kind].append(phase(tasks, account, options.seconds, asked_by, options.interval))
+    for kind, phases in found.items():
+        rate, outside = (statistics.median(values) for values in zip(*phases, strict=True))
+        print(f"{kind:12} {rate:10,.0f} records by second of processor time, {outside:.2%} of it outside of the job")
     say("a dashboard open", found[LOOKED_AT], found[ALONE])
     if UNMEASURED in found:
         say("measuring", found[ALONE], found[UNMEASURED])
 
 
-def say(what: str, slower: list[float], faster: list[float]) -> None:
-    """By how much throughput falls: the median over pairs of phases, and where the true one lies."""
-    falls = sorted(100 * (1 - one / other) for one, other in zip(slower, faster, strict=True))
-    low, high = interval_of_median(falls)
-    told = f"throughput falls by {statistics.median(falls):.2f} %"
-    print(f"{what}: {told} ({len(falls)} pairs; with 95 % confidence by {low:.2f} to {high:.2f} %)")
+def say(what: str, slower: list[Phase], faster: list[Phase]) -> None:
+    """By how much throughput falls, and the share outside of the job grows."""
+    pairs = list(zip(slower, faster, strict=True))
+    print(f"{what}: throughput falls by {median_of([1 - one.rate / other.rate for one, other in pairs])}")
+    print(f"{what}: takes {median_of([one.outside - other.outside for one, other in pairs])} of processor time")
+
+
+def median_of(values: list[float]) -> str:
+    """The median over pairs of phases, and where the true one lies."""
+    low, high = interval_of_median(sorted(values))
+    return f"{statistics.median(values):.2%} ({len(values)} pairs; with 95 % confidence {low:.2%} to {high:.2%})"
 
 
 def interval_of_median(ordered: list[float], confidence: float = 0.95) -> tuple[float, float]:
