@@ -10,9 +10,13 @@ The rules:
 * A message is given unless its id is known. One that is known is not given, but acknowledged: at once if a complete
   checkpoint covers it, else together with that. Passed over in silence it would take a place among those that a queue
   delivers ahead, until the queue delivers nothing more.
-* An id that was given stays in every snapshot until its checkpoint is complete and a connection has lasted for a while
-  since. An acknowledgement gets no answer: it may be lost with the connection, or with the queue's server, and its
-  message come again; so may the next one's, so the while begins anew with each.
+* An id that was given stays in every snapshot until its checkpoint is complete and the connection on which its message
+  was acknowledged has lasted for a while since. An acknowledgement gets no answer: it may be lost with the connection,
+  or with the queue's server, and its message come again; so may the next one's, so the while begins anew with each.
+* An id whose message may come again, as a connection has broken, stays for a while after the last one that came again.
+* A while is counted in *spans*. A span has lasted when all that the server had delivered at its end has been taken: who
+  is held back has not seen yet that a connection broke. It counts only if the server could deliver in it: a queue that
+  waits for a checkpoint, as its prefetch count is used up, keeps to itself what it would give again.
 * What a connection has delivered can only be acknowledged on it. With the connection the tags are void; ids stay.
 
 All of this is about one split, and a queue is one split: its messages come again to whoever reads the split. Two
@@ -25,6 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from headrace.state.checkpoints.manifest_schema import is_text
@@ -32,24 +37,30 @@ from headrace.state.checkpoints.manifest_schema import is_text
 from ..errors import CheckpointMismatchError
 from .contract import ReaderContext, SourceReader, Split
 
-__all__ = ["Acknowledgements", "AcknowledgingReader"]
+__all__ = ["NUM_SPANS", "Acknowledgements", "AcknowledgingReader"]
 
 Tag = TypeVar("Tag", bound=Hashable)
 """By which a message is acknowledged on the connection that has delivered it."""
+
+NUM_SPANS = 20
+"""Into how many spans the time is cut for which ids are known."""
 
 
 class Acknowledgements(Generic[Tag]):
     """The messages of one split.
 
     Args:
-        remember_ms: How long the ids of messages that were acknowledged are known while there is a connection, in
-            milliseconds: longer than it takes until a queue has noticed that an earlier one is gone.
+        num_spans: How many spans an id is known behind the last acknowledgement of its message.
+        prefetch: How many messages the server delivers ahead of their acknowledgements.
         restored: Ids of the restored checkpoint; empty at the beginning.
     """
 
-    def __init__(self, remember_ms: int, restored: Iterable[str] = ()) -> None:
-        self._remember_ms = remember_ms
-        self._is_connected = False
+    def __init__(self, num_spans: int, prefetch: int, restored: Iterable[str] = ()) -> None:
+        self._num_spans = num_spans
+        self._prefetch = prefetch
+        # Spans that have counted, and whether something was acknowledged in the one that lasts.
+        self._span = 0
+        self._has_acknowledged = False
         # Given since the last snapshot: ids, with None for a tag that is void.
         self._given: dict[str, Tag | None] = {}
         # By checkpoint, oldest first: given before its barrier, and behind that of the checkpoint before.
@@ -57,9 +68,13 @@ class Acknowledgements(Generic[Tag]):
         # The same, of messages without ids.
         self._given_tags: list[Tag] = []
         self._pending_tags: dict[int, list[Tag]] = {}
-        # Covered by a complete checkpoint: until when the id is known, if the connection lasts so long; None for one
-        # that has come again and was acknowledged again, since the last checkpoint that was completed.
-        self._covered: dict[str, int | None] = dict.fromkeys(restored, 0)
+        # Covered by a complete checkpoint and acknowledged on this connection: up to which span the id is known; those
+        # that are acknowledged last are at the end.
+        self._acknowledged: dict[str, int] = {}
+        # Covered as well, but not acknowledged on this connection: all are known up to one span.
+        self._may_return: dict[str, None] = dict.fromkeys(restored)
+        self._may_return_until = 0
+        self._expect_returns()
         self._due: list[Tag] = []
 
     @property
@@ -78,15 +93,20 @@ class Acknowledgements(Generic[Tag]):
         if message_id is None:
             self._given_tags.append(tag)
             return True
-        if message_id in self._covered:
-            self._due.append(tag)
-            self._covered[message_id] = None  # this acknowledgement, too, may be lost, however late it is
+        if message_id in self._may_return:
+            del self._may_return[message_id]
+            self._expect_returns()
+            self._acknowledge(message_id, tag)
+            return False
+        if message_id in self._acknowledged:  # sent twice by whoever sent it, and this acknowledgement may be lost, too
+            self._acknowledge(message_id, tag)
             return False
         for ids in (self._given, *self._pending.values()):
             if message_id in ids:
                 before = ids.pop(message_id)
                 if before is None:
                     ids[message_id] = tag
+                    self._expect_returns()
                 else:  # sent twice by whoever sent it: two messages, one record, known until both are acknowledged
                     self._given_tags.append(before)
                     self._given[message_id] = tag
@@ -102,39 +122,59 @@ class Acknowledgements(Generic[Tag]):
 
     def ids(self) -> list[str]:
         """Return all ids that are known."""
-        return [*self._covered, *(one for ids in self._pending.values() for one in ids), *self._given]
+        pending = (one for ids in self._pending.values() for one in ids)
+        return [*self._may_return, *self._acknowledged, *pending, *self._given]
 
-    def complete(self, checkpoint_id: int, now_ms: int) -> None:
+    def complete(self, checkpoint_id: int) -> None:
         """Note that a checkpoint is complete: what it and those before it cover is due to be acknowledged."""
         for number in [one for one in self._pending if one <= checkpoint_id]:
             for message_id, tag in self._pending.pop(number).items():
-                self._cover(message_id, tag, now_ms)
+                if tag is None:
+                    self._may_return[message_id] = None
+                    self._expect_returns()
+                else:
+                    self._acknowledge(message_id, tag)
             self._due += self._pending_tags.pop(number)
-        if self._is_connected:
-            for message_id, until_ms in list(self._covered.items()):
-                if until_ms is None:
-                    self._covered[message_id] = now_ms + self._remember_ms
-                elif until_ms <= now_ms:
-                    del self._covered[message_id]
 
-    def _cover(self, message_id: str, tag: Tag | None, now_ms: int) -> None:
-        self._covered[message_id] = now_ms + self._remember_ms
-        if tag is not None:
-            self._due.append(tag)
+    def _acknowledge(self, message_id: str, tag: Tag) -> None:
+        self._due.append(tag)
+        self._acknowledged.pop(message_id, None)
+        self._acknowledged[message_id] = self._until()
+
+    def _expect_returns(self) -> None:
+        self._may_return_until = self._until()
+
+    def _until(self) -> int:
+        return self._span + self._num_spans + 1  # some of this one is over
 
     def take_due(self) -> list[Tag]:
         """Return what is to be acknowledged now, which is then no longer due."""
         due, self._due = self._due, []
+        self._has_acknowledged |= bool(due)
         return due
 
-    def connected(self, now_ms: int) -> None:
+    def lasted(self) -> None:
+        """Note that a span is over, on a connection that lasts: all that was delivered in it has arrived. Ids are
+        forgotten that were known for long enough.
+        """
+        could_deliver = self._has_acknowledged or self.num_unacknowledged < self._prefetch
+        self._has_acknowledged = False
+        if not could_deliver:
+            return
+        self._span += 1
+        if self._may_return_until <= self._span:
+            self._may_return.clear()
+        for message_id in list(takewhile(lambda one: self._acknowledged[one] <= self._span, self._acknowledged)):
+            del self._acknowledged[message_id]
+
+    def connected(self) -> None:
         """There is a connection, and what was not acknowledged on the last one will come: how soon, nobody knows."""
-        self._is_connected = True
-        self._covered = dict.fromkeys(self._covered, now_ms + self._remember_ms)
+        self._expect_returns()
 
     def connection_lost(self) -> None:
         """Tags are void: what was not acknowledged comes again, with others."""
-        self._is_connected = False
+        self._may_return.update(dict.fromkeys(self._acknowledged))
+        self._acknowledged.clear()
         for ids in (self._given, *self._pending.values()):
             for message_id in ids:
                 ids[message_id] = None
@@ -147,19 +187,22 @@ class Acknowledgements(Generic[Tag]):
 class AcknowledgingReader(SourceReader, ABC, Generic[Tag]):
     """Reads queues, a split each, and acknowledges behind checkpoints. Subclasses talk to the server.
 
-    They call `is_new` for each message, `connected` and `connection_lost` as that happens, and `settle` with each poll.
-    Without checkpoints a message is acknowledged when its record has gone through the chain.
+    They call `is_new` for each message, `connected` and `connection_lost` as that happens, `lasted` for each mark, and
+    `settle` with each poll. Without checkpoints a message is acknowledged when its record has gone through the chain.
 
     Args:
-        remember_ms: See `Acknowledgements`.
+        remember_ms: How long the ids of messages that were acknowledged are known while the queue delivers, in
+            milliseconds: longer than it takes until a queue has noticed that an earlier connection is gone.
         prefetch: How many messages a server delivers ahead of their acknowledgements, by split.
     """
 
     def __init__(self, remember_ms: int, prefetch: int) -> None:
-        self._remember_ms = remember_ms
+        self._span_ms = remember_ms // NUM_SPANS
         self._prefetch = prefetch
         self._splits: dict[str, Split] = {}
         self._messages: dict[str, Acknowledgements[Tag]] = {}
+        # When the next span of a split is to end; None while its mark is under way.
+        self._mark_due_ms: dict[str, int | None] = {}
         self._has_warned = False
         # Stands for checkpoints where there are none.
         self._num_polls = 0
@@ -175,11 +218,18 @@ class AcknowledgingReader(SourceReader, ABC, Generic[Tag]):
     def acknowledge(self, split_id: str, tags: list[Tag]) -> None:
         """Acknowledge messages on the connection that there is; returns at once."""
 
+    @abstractmethod
+    def mark(self, split_id: str) -> None:
+        """Have a mark come back, for `lasted`: on a connection, behind what was delivered there, once what is to be
+        acknowledged by now was sent. Returns at once.
+        """
+
     def add_splits(self, splits: list[Split]) -> None:
         for split in splits:
             self._splits[split.split_id] = split
             restored = _checked_ids(split.position or [], split.split_id)
-            self._messages[split.split_id] = Acknowledgements(self._remember_ms, restored)
+            self._messages[split.split_id] = Acknowledgements(NUM_SPANS, self._prefetch, restored)
+            self._mark_due_ms[split.split_id] = self._context.now_ms() + self._span_ms
         self.subscribe(splits)
 
     # -------------------------------------------------------------------------------------------------------- messages
@@ -192,11 +242,16 @@ class AcknowledgingReader(SourceReader, ABC, Generic[Tag]):
 
     def connected(self, split_id: str) -> None:
         """The server delivers messages of a split from now on."""
-        self._messages[split_id].connected(self._context.now_ms())
+        self._messages[split_id].connected()
 
     def connection_lost(self, split_id: str) -> None:
         """What a connection has delivered of a split can be acknowledged no more."""
         self._messages[split_id].connection_lost()
+
+    def lasted(self, split_id: str) -> None:
+        """The mark of a split has come back."""
+        self._messages[split_id].lasted()
+        self._mark_due_ms[split_id] = self._context.now_ms() + self._span_ms
 
     def settle(self, *, has_more: bool) -> None:
         """Acknowledge what is due. To be called with each poll, before its records are given.
@@ -204,6 +259,7 @@ class AcknowledgingReader(SourceReader, ABC, Generic[Tag]):
         Args:
             has_more: Whether messages have arrived that wait to be given.
         """
+        self._mark_spans()
         if not self._context.checkpointing:
             self._num_polls += 1
             self.snapshot_for(self._num_polls)
@@ -217,6 +273,13 @@ class AcknowledgingReader(SourceReader, ABC, Generic[Tag]):
                     f"queue {split_id!r} delivers no more than {self._prefetch} messages ahead of the next checkpoint,"
                     " and waits for it: raise the prefetch count above the messages of a checkpoint interval"
                 )
+
+    def _mark_spans(self) -> None:
+        now_ms = self._context.now_ms()
+        for split_id, due_ms in self._mark_due_ms.items():
+            if due_ms is not None and due_ms <= now_ms:
+                self._mark_due_ms[split_id] = None
+                self.mark(split_id)
 
     def _acknowledge(self, split_id: str, messages: Acknowledgements[Tag]) -> None:
         due = messages.take_due()
@@ -239,7 +302,7 @@ class AcknowledgingReader(SourceReader, ABC, Generic[Tag]):
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Acknowledge what it covers."""
         for split_id, messages in self._messages.items():
-            messages.complete(checkpoint_id, self._context.now_ms())
+            messages.complete(checkpoint_id)
             self._acknowledge(split_id, messages)
 
 

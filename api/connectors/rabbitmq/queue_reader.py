@@ -95,6 +95,13 @@ class _Lost:
     split_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """All that was delivered before it has been taken when it is."""
+
+    split_id: str
+
+
 class _Consumer(ClientThread):
     """Takes what queues deliver, and acknowledges what it is told to."""
 
@@ -103,8 +110,8 @@ class _Consumer(ClientThread):
         self._address = address
         self._prefetch = settings.prefetch
         self._queues = {split.split_id: split.payload["queue"] for split in splits}
-        # What is to be acknowledged: put in by the task, taken out by the thread.
-        self._due: deque[tuple[str, list[Tag]]] = deque()
+        # What is to be acknowledged, and marks that are to come back: put in by the task, taken out by the thread.
+        self._due: deque[tuple[str, list[Tag]] | _Mark] = deque()
         self._number = 0
         self._connection: Any = None
         self._channels: dict[str, Any] = {}
@@ -115,6 +122,10 @@ class _Consumer(ClientThread):
     def acknowledge(self, split_id: str, tags: list[Tag]) -> None:
         """Have messages acknowledged; called by the task."""
         self._due.append((split_id, tags))
+
+    def mark(self, split_id: str) -> None:
+        """Have a mark come back; called by the task."""
+        self._due.append(_Mark(split_id))
 
     def connect(self) -> None:
         library = pika()
@@ -165,8 +176,14 @@ class _Consumer(ClientThread):
 
     def _acknowledge(self) -> None:
         while self._due:
-            split_id, tags = self._due.popleft()
+            first = self._due.popleft()
+            if isinstance(first, _Mark):
+                self.give(first)
+                continue
+            split_id, tags = first
             due = {tag for number, tag in tags if number == self._number}
+            if not due:
+                continue
             open_tags, channel = self._open[split_id], self._channels[split_id]
             # All up to the last one before which nothing is open that is not due, in one go; the rest one by one.
             last = None
@@ -231,6 +248,9 @@ class QueueReader(AcknowledgingReader[Tag]):
     def acknowledge(self, split_id: str, tags: list[Tag]) -> None:
         self._consumers[split_id].acknowledge(split_id, tags)
 
+    def mark(self, split_id: str) -> None:
+        self._consumers[split_id].mark(split_id)
+
     def poll(self, max_records: int) -> Any:
         consumers = set(self._consumers.values())
         if not consumers:
@@ -247,6 +267,8 @@ class QueueReader(AcknowledgingReader[Tag]):
                         found.setdefault(thing.split_id, []).append(thing)
                 elif isinstance(thing, _Connected):
                     self.connected(thing.split_id)
+                elif isinstance(thing, _Mark):
+                    self.lasted(thing.split_id)
                 else:
                     self.connection_lost(thing.split_id)
         polled = [

@@ -48,7 +48,8 @@ class RabbitQueueSource:
         prefetch: How many messages of a queue are delivered ahead of the checkpoint that covers them: more than arrive
             in a checkpoint interval, or the queue waits for each checkpoint, which the job's history says.
         remember: How long ids of messages are known behind their checkpoint, as what was acknowledged may come again
-            when a connection or the server breaks: milliseconds or text. They are part of checkpoints.
+            when a connection or the server breaks: milliseconds or text, of time in which the queue delivers. They are
+            part of checkpoints.
         metadata: Columns that are added to those of the value: ``correlation_id``, ``message_id``, ``routing_key``,
             ``timestamp``. A mapping gives them other names.
         on_error: What becomes of a message that cannot be decoded: ``fail``; ``skip``, counted as
