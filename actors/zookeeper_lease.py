@@ -26,6 +26,7 @@ from typing import Any
 
 from headrace.engine.errors import ConfigurationError, StorageError
 from headrace.state.checkpoints.leases import Acquisition, LeaderRecord, LeaseState, Term
+from headrace.state.extras import needs
 
 __all__ = ["ZooKeeperLease"]
 
@@ -216,13 +217,10 @@ class ZooKeeperLease:
 
 
 def _kazoo() -> Any:
-    try:
+    with needs("a lease store in ZooKeeper needs kazoo, which is not installed", "zookeeper"):
         import kazoo
         import kazoo.client
         import kazoo.exceptions
-    except ImportError as error:
-        message = "a lease store in ZooKeeper needs kazoo, which is not installed"
-        raise ConfigurationError(message, hint='pip install "headrace[zookeeper]"') from error
     return kazoo
 
 

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, JobError
+from headrace.engine.errors import ClusterUnavailableError, JobError
+from headrace.state.extras import needs
 
 __all__ = ["ApplicationClient"]
 
@@ -32,11 +33,8 @@ class ApplicationClient:
     """
 
     def __init__(self, address: str) -> None:
-        try:
+        with needs("Ray's job server is asked by parts of Ray that are not installed", "cluster"):
             from ray.job_submission import JobSubmissionClient
-        except ImportError as error:
-            message = "Ray's job server is asked by parts of Ray that are not installed"
-            raise ConfigurationError(message, hint="pip install 'headrace[cluster]'") from error
         try:
             self._client = JobSubmissionClient(address)
         except (OSError, RuntimeError) as error:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.state.extras import needs
 from headrace.state.values.serde import columns_from_rows, rows_from_columns
 
 from .contract import columns_to_write
@@ -226,9 +227,6 @@ def _refuse_fractions(value: Any, kind: pa.DataType, name: str) -> None:
 
 
 def _fastavro() -> Any:
-    try:
+    with needs("messages in Avro need fastavro", "avro"):
         import fastavro
-    except ImportError as error:
-        message = "messages in Avro need fastavro"
-        raise ConfigurationError(message, hint="pip install 'headrace[avro]'") from error
     return fastavro

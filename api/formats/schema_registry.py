@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.engine.errors import ConfigurationError, ExternalError
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 
 __all__ = ["SchemaRegistry"]
 
@@ -133,9 +134,6 @@ class SchemaRegistry:
 
 
 def _library() -> Any:
-    try:
+    with needs("a schema registry needs its client, confluent-kafka[schemaregistry]", "avro"):
         import confluent_kafka.schema_registry as library
-    except ImportError as error:
-        message = "a schema registry needs its client, confluent-kafka[schemaregistry]"
-        raise ConfigurationError(message, hint="pip install 'headrace[avro]'") from error
     return library

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 from ..errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
+from ..extras import needs
 from .local import at_most
 
 __all__ = ["HDFS_SCHEMES", "HdfsFileSystem"]
@@ -243,11 +244,8 @@ def _package() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
+    with needs("HDFS needs the package hdfs-native", "hdfs"):
         import hdfs_native
-    except ImportError as error:
-        message = "HDFS needs the package hdfs-native"
-        raise ConfigurationError(message, hint="pip install 'headrace[hdfs]'") from error
     return hdfs_native
 
 

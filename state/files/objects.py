@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import parse_qsl
 
 from ..errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError, nearest
+from ..extras import needs
 from .local import at_most, storage_errors
 
 __all__ = ["MAX_RENAMED_BYTES", "OBJECT_SCHEMES", "ObjectFileSystem"]
@@ -398,13 +399,10 @@ def _client() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
+    with needs("object stores need the package obstore", "s3"):
         import obstore
         import obstore.exceptions
         import obstore.store
-    except ImportError as error:
-        message = "object stores need the package obstore"
-        raise ConfigurationError(message, hint="pip install 'headrace[s3]'") from error
     return obstore
 
 

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.engine.connectors.sink_protocols import GlobalCommittable
-from headrace.engine.errors import ConfigurationError, NotFoundError, PossibleLossError, SinkError
+from headrace.engine.errors import NotFoundError, PossibleLossError, SinkError
+from headrace.state.extras import needs
 from headrace.state.files.filesystem import FileSystem, filesystem_for
 
 from ...formats.folders import FOLDERS, by_folder, of_folders, require_folder_columns
@@ -48,13 +49,10 @@ def delta() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
+    with needs("tables of Delta Lake need the library deltalake", "delta"):
         import deltalake
         import deltalake.exceptions
         import deltalake.transaction
-    except ImportError as error:
-        message = "tables of Delta Lake need the library deltalake"
-        raise ConfigurationError(message, hint="pip install 'headrace[delta]'") from error
     return deltalake
 
 

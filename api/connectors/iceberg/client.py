@@ -31,6 +31,7 @@ from headrace.engine.errors import (
     SinkError,
 )
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 from headrace.state.files.filesystem import filesystem_for
 
 from ...formats.folders import by_values
@@ -50,7 +51,7 @@ def iceberg() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
+    with needs("tables of Apache Iceberg need the library pyiceberg", "iceberg"):
         import pyiceberg
         import pyiceberg.catalog
         import pyiceberg.exceptions
@@ -60,9 +61,6 @@ def iceberg() -> Any:
         import pyiceberg.partitioning
         import pyiceberg.transforms
         import pyiceberg.typedef
-    except ImportError as error:
-        message = "tables of Apache Iceberg need the library pyiceberg"
-        raise ConfigurationError(message, hint="pip install 'headrace[iceberg]'") from error
     return pyiceberg
 
 

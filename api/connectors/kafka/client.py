@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 
 from .coordinator import Coordinator
 
@@ -45,12 +46,9 @@ def kafka() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
+    with needs("Kafka needs its client, confluent-kafka", "kafka"):
         import confluent_kafka
         import confluent_kafka.admin
-    except ImportError as error:
-        message = "Kafka needs its client, confluent-kafka"
-        raise ConfigurationError(message, hint="pip install 'headrace[kafka]'") from error
     return confluent_kafka
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.engine.errors import ConfigurationError, SinkError
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 
 __all__ = ["Coordinator", "TransactionGoneError", "TransactionMark", "require_known_security"]
 
@@ -59,14 +60,11 @@ def require_known_security(properties: Mapping[str, Any]) -> None:
 
 
 def _library() -> Any:
-    try:
+    with needs("transactions that are left open until their checkpoint is complete need kafka-python", "kafka"):
         import kafka.admin
         import kafka.errors
         import kafka.protocol.metadata
         import kafka.protocol.producer
-    except ImportError as error:
-        message = "transactions that are left open until their checkpoint is complete need kafka-python"
-        raise ConfigurationError(message, hint="pip install 'headrace[kafka]'") from error
     return kafka
 
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 from headrace.state.values.json_text import json_text
 
 __all__ = ["Answer", "SearchClient", "ServiceError", "document_text", "quoted"]
@@ -92,11 +93,8 @@ class SearchClient:
         Raises:
             ConfigurationError: If the client is not installed, or takes an option for wrong.
         """
-        try:
+        with needs("OpenSearch and Elasticsearch need a client, opensearch-py", "opensearch"):
             import opensearchpy
-        except ImportError as error:
-            message = "OpenSearch and Elasticsearch need a client, opensearch-py"
-            raise ConfigurationError(message, hint="pip install 'headrace[opensearch]'") from error
         log = logging.getLogger("opensearch")
         if log.level == logging.NOTSET:  # who asks tells of errors: the client would write a stack for each try
             log.setLevel(logging.ERROR)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.errors import ConfigurationError, SourceError
+from headrace.engine.errors import SourceError
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 
 from .values import SESSION
 
@@ -27,11 +28,8 @@ def driver() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
+    with needs("PostgreSQL needs psycopg, which is not installed", "postgresql"):
         import psycopg
-    except ImportError as error:
-        message = "PostgreSQL needs psycopg, which is not installed"
-        raise ConfigurationError(message, hint="pip install 'headrace[postgresql]'") from error
     return psycopg
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 
 __all__ = ["Client", "pulsar", "told", "will_not_pass"]
 
@@ -25,11 +26,8 @@ def pulsar() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
+    with needs("topics of Pulsar need its client, pulsar-client", "pulsar"):
         import pulsar as library
-    except ImportError as error:
-        message = "topics of Pulsar need its client, pulsar-client"
-        raise ConfigurationError(message, hint="pip install 'headrace[pulsar]'") from error
     return library
 
 

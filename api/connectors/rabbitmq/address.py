@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 
 __all__ = ["Address", "pika"]
 
@@ -27,12 +28,9 @@ def pika() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
+    with needs("queues of RabbitMQ need their client, pika", "rabbitmq"):
         import pika as library
         import pika.exceptions
-    except ImportError as error:
-        message = "queues of RabbitMQ need their client, pika"
-        raise ConfigurationError(message, hint="pip install 'headrace[rabbitmq]'") from error
     return library
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 
 __all__ = ["Client", "redis"]
 
@@ -24,11 +25,8 @@ def redis() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
+    with needs("Redis needs its client, redis", "redis"):
         import redis as library
-    except ImportError as error:
-        message = "Redis needs its client, redis"
-        raise ConfigurationError(message, hint="pip install 'headrace[redis]'") from error
     return library
 
 

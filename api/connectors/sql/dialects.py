@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from headrace.engine.errors import ConfigurationError, HeadraceError
 from headrace.state.credentials import masked
+from headrace.state.extras import needs
 
 from ...arguments.places import lasting_place
 
@@ -334,11 +335,8 @@ def _postgresql_family(declared: str) -> str:
 
 
 def _psycopg() -> Any:
-    try:
+    with needs("PostgreSQL needs psycopg, which is not installed", "postgresql"):
         import psycopg
-    except ImportError as error:
-        message = "PostgreSQL needs psycopg, which is not installed"
-        raise ConfigurationError(message, hint="pip install 'headrace[postgresql]'") from error
     return psycopg
 
 
