@@ -79,21 +79,7 @@ def ended_job(recovered: RecoveredJob, now_ms: int) -> DispatchedJob:
 def first_view(submission: SubmitJob, now_ms: int) -> JobView:
     """The view of a job that no JobManager has reported on yet."""
     return JobView(
-        job_id=submission.job_id,
-        name=submission.name,
-        state=JobStatus.CREATED.value,
-        version=0,
-        started_ms=now_ms,
-        ended_ms=None,
-        vertices=(),
-        num_restarts=0,
-        checkpoints_completed=0,
-        checkpoints_failed=0,
-        last_checkpoint=None,
-        last_checkpoint_path=None,
-        last_checkpoint_ms=None,
-        failure=None,
-        error=None,
+        submission.job_id, submission.name, JobStatus.CREATED.value, version=0, started_ms=now_ms, ended_ms=None
     )
 
 

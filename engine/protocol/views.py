@@ -230,15 +230,15 @@ class JobView:
     version: int
     started_ms: int
     ended_ms: int | None
-    vertices: tuple[VertexView, ...]
-    num_restarts: int
-    checkpoints_completed: int
-    checkpoints_failed: int
-    last_checkpoint: int | None
-    last_checkpoint_path: str | None
-    last_checkpoint_ms: float | None
-    failure: str | None
-    error: BaseException | None
+    vertices: tuple[VertexView, ...] = ()
+    num_restarts: int = 0
+    checkpoints_completed: int = 0
+    checkpoints_failed: int = 0
+    last_checkpoint: int | None = None
+    last_checkpoint_path: str | None = None
+    last_checkpoint_ms: float | None = None
+    failure: str | None = None
+    error: BaseException | None = None
     slots: tuple[SlotInfo, ...] = ()
     history: tuple[tuple[int, str], ...] = ()
     """Notable events, newest last: (epoch ms, text)."""

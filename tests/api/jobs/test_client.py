@@ -19,13 +19,7 @@ from headrace.stream.collected_rows import CollectedRows
 
 
 def view(state, version, **changes):
-    values = {
-        "job_id": "j", "name": "test", "state": state, "version": version, "started_ms": 1_000, "ended_ms": None,
-        "vertices": (), "last_checkpoint_path": None,
-        "num_restarts": 0, "checkpoints_completed": 0, "checkpoints_failed": 0, "last_checkpoint": None,
-        "last_checkpoint_ms": None, "failure": None, "error": None,
-    }  # fmt: skip
-    return JobView(**{**values, **changes})
+    return JobView("j", "test", state, version, **{"started_ms": 1_000, "ended_ms": None, **changes})
 
 
 class ScriptedCluster:

@@ -41,10 +41,7 @@ STAGE = StageView(3, "map -> count", "RUNNING", 8, 2, 4, 1, 70, 900, 1_000, (1, 
 
 def view(version, state="RUNNING", job_id=SETS, **more):
     ended_ms = 9_000 if JobStatus(state).is_terminal else None
-    of_streams = dict.fromkeys(("last_checkpoint", "last_checkpoint_path", "last_checkpoint_ms", "error"))
-    numbers = {"num_restarts": 0, "checkpoints_completed": 0, "checkpoints_failed": 0, "started_ms": 1_000}
-    own = {"failure": None, "stages": (STAGE,), **more}
-    return JobView(job_id, "sums", state, version, ended_ms=ended_ms, vertices=(), **of_streams, **numbers, **own)
+    return JobView(job_id, "sums", state, version, started_ms=1_000, ended_ms=ended_ms, **{"stages": (STAGE,), **more})
 
 
 class Driver:
