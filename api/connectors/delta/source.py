@@ -12,18 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import EnumeratorContext, SourceReader, SplitEnumerator
-
 from ...arguments.places import absolute_place
-from ..lake.options import columns_of, follow_ms_of, require_reading, time_of
-from ..lake.reading import LakeEnumerator, LakeReader, OnChange, read_all
+from ..lake.options import follow_ms_of, require_reading, time_of
+from ..lake.reading import OnChange
+from ..lake.source import LakeSource
 from .client import DeltaAccess, delta
 from .reading import ReadableDelta
 
 __all__ = ["DeltaSource"]
 
 
-class DeltaSource:
+class DeltaSource(LakeSource):
     """Reads a table of Delta Lake.
 
     Args:
@@ -58,35 +57,9 @@ class DeltaSource:
         storage_options: Mapping[str, str] = {},
     ) -> None:
         delta()
-        self._follow_ms = follow_ms_of(follow)
-        require_reading(self._follow_ms, start, on_change, version, as_of)
+        follow_ms = follow_ms_of(follow)
+        require_reading(follow_ms, start, on_change, version, as_of)
         access = DeltaAccess(absolute_place(uri), dict(storage_options))
         moment = time_of(as_of)
-        self._table = ReadableDelta(access, version, None if moment is None else moment.isoformat(), start)
-        self._columns, self._schema = columns_of(columns)
-        self._on_change: OnChange = on_change
-        self.is_bounded = self._follow_ms is None
-
-    def __repr__(self) -> str:
-        return f"DeltaSource({self._table.name!r})"
-
-    @property
-    def name(self) -> str:
-        """The table's."""
-        return self._table.name
-
-    def produced_columns(self) -> pa.Schema | None:
-        """The columns of the records, if they were declared."""
-        return self._schema
-
-    def read(self) -> pa.Table:
-        """Return all rows of the version, here and now."""
-        return read_all(self._table, self._columns, self._schema)
-
-    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Make what finds files."""
-        return LakeEnumerator(self._table, self._follow_ms, self._on_change)
-
-    def create_reader(self) -> SourceReader:
-        """Make what reads them."""
-        return LakeReader(self._table, self._columns, self._schema)
+        table = ReadableDelta(access, version, None if moment is None else moment.isoformat(), start)
+        super().__init__(table, columns, follow_ms, on_change)

@@ -11,10 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import EnumeratorContext, SourceReader, SplitEnumerator
-
-from ..lake.options import columns_of, follow_ms_of, require_reading, time_of
-from ..lake.reading import LakeEnumerator, LakeReader, OnChange, read_all
+from ..lake.options import follow_ms_of, require_reading, time_of
+from ..lake.reading import OnChange
+from ..lake.source import LakeSource
 from .client import IcebergAccess, iceberg
 from .options import require_catalog, require_table
 from .reading import ReadableIceberg
@@ -22,7 +21,7 @@ from .reading import ReadableIceberg
 __all__ = ["IcebergSource"]
 
 
-class IcebergSource:
+class IcebergSource(LakeSource):
     """Reads a table of Apache Iceberg.
 
     Args:
@@ -58,36 +57,9 @@ class IcebergSource:
     ) -> None:
         iceberg()
         require_table(table)
-        self._follow_ms = follow_ms_of(follow)
-        require_reading(self._follow_ms, start, on_change, version, as_of)
+        follow_ms = follow_ms_of(follow)
+        require_reading(follow_ms, start, on_change, version, as_of)
         access = IcebergAccess(require_catalog(catalog), table)
         moment = time_of(as_of)
         as_of_ms = None if moment is None else round(moment.timestamp() * 1_000)
-        self._table = ReadableIceberg(access, version, as_of_ms, start)
-        self._columns, self._schema = columns_of(columns)
-        self._on_change: OnChange = on_change
-        self.is_bounded = self._follow_ms is None
-
-    def __repr__(self) -> str:
-        return f"IcebergSource({self._table.name!r})"
-
-    @property
-    def name(self) -> str:
-        """The table's."""
-        return self._table.name
-
-    def produced_columns(self) -> pa.Schema | None:
-        """The columns of the records, if they were declared."""
-        return self._schema
-
-    def read(self) -> pa.Table:
-        """Return all rows of the version, here and now."""
-        return read_all(self._table, self._columns, self._schema)
-
-    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Make what finds files."""
-        return LakeEnumerator(self._table, self._follow_ms, self._on_change)
-
-    def create_reader(self) -> SourceReader:
-        """Make what reads them."""
-        return LakeReader(self._table, self._columns, self._schema)
+        super().__init__(ReadableIceberg(access, version, as_of_ms, start), columns, follow_ms, on_change)
