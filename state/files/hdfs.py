@@ -16,9 +16,10 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from ..errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
+from ..errors import ConfigurationError, StorageError
 from ..extras import needs
-from .local import at_most
+from .client_streams import ClientOutput, RangedInput
+from .local import at_most, storage_errors
 
 __all__ = ["HDFS_SCHEMES", "HdfsFileSystem"]
 
@@ -125,7 +126,7 @@ class HdfsFileSystem:
 
     def open_output(self, path: str) -> BinaryIO:
         with _errors("open", path):
-            return cast("BinaryIO", io.BufferedWriter(_Output(self._create(path), path), _WRITE_BYTES))
+            return cast("BinaryIO", io.BufferedWriter(ClientOutput(self._create(path), path, _errors), _WRITE_BYTES))
 
     def _file(self, path: str) -> Any:
         status = self._client.get_file_info(path or "/")
@@ -150,71 +151,17 @@ class HdfsFileSystem:
         return f"HdfsFileSystem({self._authority!r})"
 
 
-class _Input(io.RawIOBase):
+class _Input(RangedInput):
     """A file of HDFS to read."""
 
     def __init__(self, inner: Any, path: str) -> None:
-        super().__init__()
+        super().__init__(len(inner))
         self._inner = inner
         self._path = path
-        self._size = len(inner)
-        self._position = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        count = min(len(buffer), self._size - self._position)
-        if count <= 0:
-            return 0
+    def read_range(self, start: int, count: int) -> Any:
         with _errors("read", self._path):
-            data = self._inner.read_range(self._position, count)
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-
-class _Output(io.RawIOBase):
-    """A file of HDFS that is being written; whole and durable once it is closed."""
-
-    def __init__(self, inner: Any, path: str) -> None:
-        super().__init__()
-        self._inner = inner
-        self._path = path
-        self._position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        with _errors("write", self._path):
-            self._inner.write(view)
-        self._position += len(view)
-        return len(view)
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        try:
-            with _errors("write", self._path):
-                self._inner.close()
-        finally:
-            super().close()
+            return self._inner.read_range(start, count)
 
 
 _clients_lock = threading.Lock()
@@ -252,17 +199,14 @@ def _package() -> Any:
 @contextlib.contextmanager
 def _errors(operation: str, path: str) -> Iterator[None]:
     """Turn the client's errors, which hold a Java stack, into `StorageError` and its kinds."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        message = f"could not {operation} a file that does not exist"
-        raise NotFoundError(message, operation=operation, path=path) from error
-    except FileExistsError as error:
-        message = f"could not {operation} a file: it exists"
-        raise AlreadyExistsError(message, operation=operation, path=path) from error
-    except (OSError, RuntimeError, ValueError) as error:
-        message = f"could not {operation} a file: {_first_line(error)}"
-        raise StorageError(message, operation=operation, path=path) from error
+    with storage_errors(operation, path):
+        try:
+            yield
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except (OSError, RuntimeError, ValueError) as error:
+            message = f"could not {operation} a file: {_first_line(error)}"
+            raise StorageError(message, operation=operation, path=path) from error
 
 
 def _first_line(error: Exception) -> str:

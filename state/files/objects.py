@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl
 
 from ..errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError, nearest
 from ..extras import needs
+from .client_streams import ClientOutput, RangedInput
 from .local import at_most, storage_errors
 
 __all__ = ["MAX_RENAMED_BYTES", "OBJECT_SCHEMES", "ObjectFileSystem"]
@@ -202,7 +203,7 @@ class ObjectFileSystem:
     def open_output(self, path: str) -> BinaryIO:
         with _errors("open", path):
             writer = _client().open_writer(self._store(path), _key(path), buffer_size=_WRITE_BYTES)
-            return cast("BinaryIO", _ObjectOutput(writer, path))
+            return cast("BinaryIO", _ObjectOutput(writer, path, _errors))
 
     def _store(self, path: str) -> Any:
         """The client's object for the bucket."""
@@ -213,80 +214,29 @@ class ObjectFileSystem:
         return f"ObjectFileSystem({self._place.bucket!r})"
 
 
-class _ObjectInput(io.RawIOBase):
+class _ObjectInput(RangedInput):
     """An object as it was when it was opened: one that is replaced meanwhile is not read further."""
 
     def __init__(self, store: Any, path: str, found: Any) -> None:
-        super().__init__()
+        super().__init__(int(found["size"]))
         self._store = store
         self._path = path
-        self._size = int(found["size"])
         self._tag = found["e_tag"]
-        self._position = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        end = min(self._position + len(buffer), self._size)
-        if end <= self._position:
-            return 0
-        client, options = _client(), {"range": (self._position, end)}
+    def read_range(self, start: int, count: int) -> Any:
+        client, options = _client(), {"range": (start, start + count)}
         if self._tag is not None:
             options["if_match"] = self._tag
         with _errors("read", self._path):
             try:
-                data = client.get(self._store, _key(self._path), options=options).bytes()
+                return client.get(self._store, _key(self._path), options=options).bytes()
             except client.exceptions.PreconditionError as error:
                 message = "could not read a file: it was replaced while it was read"
                 raise StorageError(message, operation="read", path=self._path) from error
-        count = len(data)
-        buffer[:count] = memoryview(data)
-        self._position += count
-        return count
 
 
-class _ObjectOutput(io.RawIOBase):
+class _ObjectOutput(ClientOutput):
     """Becomes an object when it is closed; one that its process leaves open when it dies never does."""
-
-    def __init__(self, writer: Any, path: str) -> None:
-        super().__init__()
-        self._writer = writer
-        self._path = path
-        self._position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        with _errors("write", self._path):
-            self._writer.write(view)
-        self._position += len(view)
-        return len(view)
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        try:
-            with _errors("write", self._path):
-                self._writer.close()
-        finally:
-            super().close()
 
     def __del__(self) -> None:
         """Make nothing of what nobody has closed."""
