@@ -151,11 +151,15 @@ class KafkaServer(ServerProcess):
         finally:
             consumer.close()
 
-    def seen_by_java(self, topic: str) -> list[str]:
-        """What Kafka's own console consumer sees of committed records: values, as text."""
+    def seen_by_java(self, topic: str, at_most: int = (1 << 31) - 1) -> list[str]:
+        """What Kafka's own console consumer sees of committed records: values, as text.
+
+        With fewer than so many it waits for more, for twenty seconds.
+        """
         consumer = "org.apache.kafka.tools.consumer.ConsoleConsumer"
         options = ["--bootstrap-server", self.address, "--topic", topic, "--from-beginning", "--timeout-ms", "20000"]
-        return self._run(consumer, *options, "--isolation-level", "read_committed").splitlines()
+        options += ["--max-messages", str(at_most), "--isolation-level", "read_committed"]
+        return self._run(consumer, *options).splitlines()
 
 
 @pytest.fixture(scope="session")

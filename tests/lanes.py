@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import re
 import subprocess
 import sys
@@ -81,6 +82,7 @@ def is_in_this_run(lanes: set[str], lane: str | None) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------- what the script does
+@functools.cache
 def modules_of(lane: str) -> list[Path]:
     """The test modules of a lane, and folders of them whose ``conftest.py`` knows its server."""
     named = re.compile(rf"""\b{lane}_server\b|\blane\(["']{lane}["']\)""")

@@ -5,6 +5,8 @@ Families: property (anything nested, through every encoding), end-to-end (jobs o
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from campaigns import examples, planted
 from hypothesis import given, settings
@@ -139,6 +141,11 @@ def test_state_that_contains_itself_is_restored(backend):
         assert harness.take_output_values() == [True]
 
 
+@functools.cache  # not made for each record
+def too_deep():
+    return nested(["list"], 100_000)
+
+
 @pytest.mark.parametrize("backend", planted(BACKENDS, {"rocksdb"}))
 def test_state_that_cannot_be_stored_ends_the_job_with_operator_subtask_and_state(backend, tmp_path):
     env = StreamExecutionEnvironment.get_execution_environment("local", parallelism=3)
@@ -146,7 +153,7 @@ def test_state_that_cannot_be_stored_ends_the_job_with_operator_subtask_and_stat
         env.set_state_backend(BACKENDS[backend])
     env.enable_checkpointing(10, directory=tmp_path)
     numbers = env.from_sequence(0, 5_000).key_by(lambda n: n % 7)
-    numbers.process(Keeps(lambda: nested(["list"], 100_000))).name("keeping").print()
+    numbers.process(Keeps(too_deep)).name("keeping").print()
     with env, pytest.raises(JobFailedError, match="nested too deep") as failed:
         env.execute()
     assert "state 'kept', operator 'keeping', subtask" in str(failed.value)

@@ -90,7 +90,7 @@ def test_keys_times_and_tombstones_are_as_the_broker_shows_them(kafka_server):  
     written(kafka_server, sink, Batch.of_rows(rows, np.array([7_000, 8_000])))
     found = [(message.key(), message.value(), message.timestamp()[1]) for message in kafka_server.committed(topic)]
     assert found == [(b'{"a":1,"b":"x"}', b'{"a":1,"b":"x"}', 7_000), (b'{"a":2,"b":null}', None, 8_000)]
-    assert kafka_server.seen_by_java(topic) == ['{"a":1,"b":"x"}', "null"]
+    assert kafka_server.seen_by_java(topic, at_most=2) == ['{"a":1,"b":"x"}', "null"]
 
 
 def test_a_topic_of_notes_that_would_lose_them_is_refused(kafka_server):  # noqa: F811
