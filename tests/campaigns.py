@@ -4,8 +4,8 @@ A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them 
 ``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``. A test of many cases, each of which
 takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others.
 ``HEADRACE_TIMES_THE_BLOCKS=10`` runs ten times as many blocks of seeds in a campaign, and with 0.3, as in ``.ci/run``,
-it has its short form, in which each test has one block more than in every run at least. ``--part 1/2`` runs one half
-of the tests that are selected, and ``--part 2/2`` the other one: ``.ci/run`` has them in turn.
+it has its short form, in which each test has one block more than in every run at least. ``--part 1/3`` runs a third of
+the tests that are selected, and ``--part 2/3`` and ``3/3`` the others: ``.ci/run`` has them in turn.
 
 Properties have four profiles of Hypothesis. In every run, with some more examples in the profile ``short``, and with
 all of them in ``campaign`` (``--hypothesis-profile=campaign``), the examples are always the same: a change fails by
@@ -101,10 +101,10 @@ def leave_most(items: Iterable[pytest.Item]) -> None:
 
 
 def part(text: str) -> tuple[int, int]:
-    """The number of a part, from 1 on, and how many there are, of a text such as ``1/2``."""
+    """The number of a part, from 1 on, and how many there are, of a text such as ``1/3``."""
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        message = f"a part is given as 1/2 or 2/2, not as {text!r}"
+        message = f"a part is given as 1/3, 2/3 or 3/3, not as {text!r}"
         raise pytest.UsageError(message)
     return int(number), int(count)
 

@@ -47,7 +47,7 @@ _rays_of_this_process: list[Path] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lane", metavar="NAME", type=known, help="only tests that need this server (tests/lanes.py)")
     parser.addoption(
-        "--part", metavar="1/2", type=part, help="one half, or so, of what is selected (tests/campaigns.py)"
+        "--part", metavar="1/3", type=part, help="a third, or so, of what is selected (tests/campaigns.py)"
     )
 
 

@@ -37,7 +37,7 @@ def test_tests_of_a_module_on_ray_are_in_one_part_and_modules_are_dealt_out():
 def test_parts_are_counted_from_one():
     assert part("2/3") == (2, 3)
     for text in ("0/2", "3/2", "1", "a/b", "1/0"):
-        with pytest.raises(pytest.UsageError, match="a part is given as 1/2"):
+        with pytest.raises(pytest.UsageError, match="a part is given as 1/3"):
             part(text)
 
 
