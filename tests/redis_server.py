@@ -23,9 +23,10 @@ class RedisServer(ServerProcess):
     def __init__(self, executable: str, directory: Path) -> None:
         super().__init__(directory)
         self.port = free_port()
+        # Synced by the second it answers before it has written, while a sync takes long.
         self._command = [
             executable, "--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(directory), "--save", "",
-            "--appendonly", "yes", "--appendfsync", "everysec",
+            "--appendonly", "yes", "--appendfsync", "always",
         ]  # fmt: skip
 
     @property
