@@ -1,4 +1,4 @@
-"""What connectors of messages share: a thread for a client, records of messages, output that is numbered.
+"""What connectors of messages share: threads for clients, readers of what they fetch, records, output that is numbered.
 
 May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `numbered_output`.
 """

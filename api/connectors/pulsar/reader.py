@@ -23,26 +23,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import (
-    ALL_SPLITS_FINISHED,
-    NOTHING_NOW,
-    Polled,
-    ReaderContext,
-    SourceReader,
-    Split,
-    SplitFinished,
-)
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import ReaderContext, Split
 from headrace.engine.errors import CheckpointMismatchError, SourceError
 from headrace.state.checkpoints.manifest_schema import is_count
 
 from ..messages.client_thread import AwayError, ClientThread
 from ..messages.decoding import MessageDecoder, Metadata
+from ..messages.fetching import POLL_MS, FetchingReader
 from .client import Client, pulsar, told, will_not_pass
 
 __all__ = ["METADATA", "Id", "Message", "PulsarReader", "id_of"]
-
-POLL_MS = 5
-"""How soon to look again when nothing was there."""
 
 MAX_WAITING = 8
 """Pieces of messages that may wait for the task, of all partitions."""
@@ -52,8 +43,6 @@ BYTES_AT_ONCE = 4 << 20
 
 RECEIVE_AHEAD = 200
 """Messages of a partition that are under way. They are counted, and may be large."""
-
-CLOSE_TIMEOUT_S = 2.0
 
 CHUNKS = ";"
 """Stands between the ids of the first and the last chunk, in the text that the client makes of a message's id."""
@@ -159,14 +148,20 @@ class _Reading:
     def is_at_end(self) -> bool:
         return self.end is not None and self.last is not None and self.last >= self.end
 
+    def as_split(self) -> Split:
+        return Split(self.topic, {"end": _listed(self.end)}, {"last": _listed(self.last), "since_ms": self.since_ms})
+
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """Messages of one partition, and whether no more will come."""
+    """Messages of one partition."""
 
-    topic: str
+    split_id: str
     messages: list[Message]
-    is_last: bool
+
+    @property
+    def num_messages(self) -> int:
+        return len(self.messages)
 
 
 @dataclass(slots=True)
@@ -262,8 +257,7 @@ class _Fetcher(ClientThread):
         """Fetch what is behind a position; whether there was something."""
         messages: list[Message] = []
         num_bytes = 0
-        is_last = reading.is_at_end
-        while not is_last and len(messages) < MESSAGES_AT_ONCE and num_bytes < BYTES_AT_ONCE:
+        while not reading.is_at_end and len(messages) < MESSAGES_AT_ONCE and num_bytes < BYTES_AT_ONCE:
             message = self._next(reading)
             if message is None:
                 self._require_rest(reading)
@@ -273,13 +267,12 @@ class _Fetcher(ClientThread):
             reading.move(message.id)
             messages.append(message)
             num_bytes += len(message.data)
-            is_last = reading.is_at_end
-        if is_last:
+        if reading.is_at_end:
             assert self._connection is not None
             self._readings.remove(reading)
             self._connection.readers.pop(reading.topic).close()
-        if messages or is_last:
-            self.give(_Fetched(reading.topic, messages, is_last))
+        if messages:
+            self.give(_Fetched(reading.topic, messages))
         return bool(messages)
 
     def _next(self, reading: _Reading) -> Message | None:
@@ -335,7 +328,7 @@ def _lost(reading: _Reading, found: Id) -> SourceError:
     return SourceError(message, hint=hint, split=reading.topic, position=f"message {_text(reading.last)}")
 
 
-class PulsarReader(SourceReader):
+class PulsarReader(FetchingReader[_Reading, _Fetched, _Fetcher]):
     """Reads the partitions of one subtask.
 
     Args:
@@ -348,60 +341,33 @@ class PulsarReader(SourceReader):
     def __init__(
         self, client: Client, decoder: MessageDecoder[Message], patience_s: float, subscription: str | None
     ) -> None:
+        super().__init__()
         self._client = client
         self._decoder = decoder
         self._patience_s = patience_s
         self._subscription = subscription
-        self._readings: dict[str, _Reading] = {}
-        # Which of them fetches a partition; one for each time that partitions were handed out.
-        self._fetchers: dict[str, _Fetcher] = {}
         # By checkpoint: up to where messages are not needed when it is complete.
         self._pending: dict[int, dict[str, Id]] = {}
 
     def open(self, context: ReaderContext) -> None:
         pulsar()  # said at once if it is not installed
-        self._context = context
+        super().open(context)
 
-    def add_splits(self, splits: list[Split]) -> None:
+    def reading_of(self, split: Split) -> _Reading:
+        return _reading_of(split)
+
+    def fetcher_of(self, readings: Sequence[_Reading]) -> _Fetcher:
         name = f"headrace-{self._context.operator_name}-{self._context.subtask}"
-        self._readings.update({split.split_id: _reading_of(split) for split in splits})
-        readings = [_reading_of(split) for split in splits]
-        fetcher = _Fetcher(self._client, name, self._patience_s, self._subscription, readings)
-        self._fetchers.update({split.split_id: fetcher for split in splits})
-        fetcher.start()
+        return _Fetcher(self._client, name, self._patience_s, self._subscription, readings)
 
-    def poll(self, max_records: int) -> Any:
-        if not self._readings:
-            return ALL_SPLITS_FINISHED
-        found: list[Polled | SplitFinished] = []
-        num_records = 0
-        for fetcher in dict.fromkeys(self._fetchers.values()):
-            while num_records < max_records and (fetched := fetcher.take()) is not None:
-                num_records += len(fetched.messages)
-                found += self._read(fetched)
-        return found or NOTHING_NOW
-
-    def _read(self, fetched: _Fetched) -> list[Polled | SplitFinished]:
-        found: list[Polled | SplitFinished] = []
-        topic, reading = fetched.topic, self._readings[fetched.topic]
+    def read(self, reading: _Reading, fetched: _Fetched) -> Batch:
         messages = [message for message in fetched.messages if not message.is_tombstone]
         if len(messages) < len(fetched.messages):
             self._context.metrics.count("num_tombstones", len(fetched.messages) - len(messages))
-        batch = self._decoder.decode(self._context, topic, messages, lambda message: message.time_ms)
+        batch = self._decoder.decode(self._context, reading.topic, messages, lambda message: message.time_ms)
         for message in fetched.messages:
             reading.move(message.id)
-        if len(batch):
-            found.append(Polled(topic, batch))
-        if fetched.is_last:
-            del self._readings[topic]
-            found.append(SplitFinished(topic))
-        return found
-
-    def next_poll_ms(self) -> int | None:
-        return self._context.now_ms() + POLL_MS
-
-    def snapshot(self) -> list[Split]:
-        return [Split(topic, {"end": _listed(one.end)}, _position(one)) for topic, one in self._readings.items()]
+        return batch
 
     def snapshot_for(self, checkpoint_id: int) -> list[Split]:
         """As `snapshot`; what lies before the last message given until now may be deleted when it is complete."""
@@ -416,19 +382,9 @@ class PulsarReader(SourceReader):
             for topic, message_id in self._pending.pop(number).items():
                 self._fetchers[topic].release(topic, message_id)
 
-    def close(self) -> None:
-        fetchers = dict.fromkeys(self._fetchers.values())
-        self._fetchers.clear()
-        for fetcher in fetchers:
-            fetcher.stop(CLOSE_TIMEOUT_S)
-
 
 def _listed(message_id: Id | None) -> list[int] | None:
     return None if message_id is None else list(message_id)
-
-
-def _position(reading: _Reading) -> dict[str, Any]:
-    return {"last": _listed(reading.last), "since_ms": reading.since_ms}
 
 
 def _reading_of(split: Split) -> _Reading:

@@ -9,25 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import (
-    ALL_SPLITS_FINISHED,
-    NOTHING_NOW,
-    Polled,
-    ReaderContext,
-    SourceReader,
-    Split,
-    SplitFinished,
-)
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, SourceError
 from headrace.state.checkpoints.manifest_schema import is_count
 
 from ...formats.messages import BadMessage
 from ..messages.client_thread import AwayError, ClientThread
 from ..messages.decoding import MessageDecoder, Metadata, reject
+from ..messages.fetching import FetchingReader
 from .address import HEARTBEAT_S, Address
 from .amqp10 import body_of
 from .stream_client import (
@@ -42,9 +35,6 @@ from .stream_client import (
 )
 
 __all__ = ["METADATA", "Message", "StreamReader"]
-
-POLL_MS = 5
-"""How soon to look again when nothing was there."""
 
 LISTEN_S = 0.1
 CREDIT = 10
@@ -100,11 +90,19 @@ class _Reading:
         """Where to subscribe: with the newest chunk that is known, to see that it is still there."""
         return self.at if self.seen is None else min(self.at, self.seen[0])
 
+    def as_split(self) -> Split:
+        payload = {"end": self.end, "seen": self.seen and list(self.seen)}
+        return Split(self.stream, payload, {"from": self.start, "at": self.at})
+
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    stream: str
+    split_id: str
     chunk: Chunk
+
+    @property
+    def num_messages(self) -> int:
+        return len(self.chunk.messages)
 
 
 class _Fetcher(ClientThread):
@@ -201,7 +199,7 @@ def _refused(error: StreamRefusedError) -> Exception:
     return SourceError(message, hint="make it first" if error.code == NO_STREAM else None)
 
 
-class StreamReader(SourceReader):
+class StreamReader(FetchingReader[_Reading, _Fetched, _Fetcher]):
     """Reads the streams of one subtask.
 
     Args:
@@ -211,38 +209,20 @@ class StreamReader(SourceReader):
     """
 
     def __init__(self, address: Address, decoder: MessageDecoder[Message], patience_s: float) -> None:
+        super().__init__()
         self._address = address
         self._decoder = decoder
         self._patience_s = patience_s
-        self._readings: dict[str, _Reading] = {}
-        self._fetchers: list[_Fetcher] = []
 
-    def open(self, context: ReaderContext) -> None:
-        self._context = context
+    def reading_of(self, split: Split) -> _Reading:
+        return _reading_of(split)
 
-    def add_splits(self, splits: list[Split]) -> None:
-        self._readings.update({split.split_id: _reading_of(split) for split in splits})
+    def fetcher_of(self, readings: Sequence[_Reading]) -> _Fetcher:
         name = f"rabbitmq {self._context.operator_name} {self._context.subtask + 1}"
-        fetcher = _Fetcher(self._address, name, self._patience_s, [_reading_of(split) for split in splits])
-        self._fetchers.append(fetcher)
-        fetcher.start()
+        return _Fetcher(self._address, name, self._patience_s, readings)
 
-    def poll(self, max_records: int) -> Any:
-        if not self._readings:
-            return ALL_SPLITS_FINISHED
-        found: list[Polled | SplitFinished] = []
-        num_records = 0
-        for fetcher in self._fetchers:
-            while num_records < max_records and (fetched := fetcher.take()) is not None:
-                num_records += len(fetched.chunk.messages)
-                if fetched.stream in self._readings:
-                    found += self._read(self._readings[fetched.stream], fetched.chunk)
-        for reading in [one for one in self._readings.values() if one.is_at_end]:
-            del self._readings[reading.stream]
-            found.append(SplitFinished(reading.stream))
-        return found or NOTHING_NOW
-
-    def _read(self, reading: _Reading, chunk: Chunk) -> list[Polled]:
+    def read(self, reading: _Reading, fetched: _Fetched) -> Batch:
+        chunk = fetched.chunk
         first = chunk.first_offset
         skipped = max(0, reading.at - first) if reading.start == "offset" else 0
         messages: list[Message] = []
@@ -264,21 +244,7 @@ class StreamReader(SourceReader):
         behind = first + len(chunk.messages)
         reading.start, reading.at = "offset", behind if reading.end is None else min(behind, reading.end)
         reading.seen = (first, chunk.time_ms)
-        return [Polled(reading.stream, batch)] if len(batch) else []
-
-    def next_poll_ms(self) -> int | None:
-        return self._context.now_ms() + POLL_MS
-
-    def snapshot(self) -> list[Split]:
-        return [
-            Split(name, {"end": one.end, "seen": one.seen and list(one.seen)}, {"from": one.start, "at": one.at})
-            for name, one in self._readings.items()
-        ]
-
-    def close(self) -> None:
-        fetchers, self._fetchers = self._fetchers, []
-        for fetcher in fetchers:
-            fetcher.stop(1.0)
+        return batch
 
 
 def _reading_of(split: Split) -> _Reading:

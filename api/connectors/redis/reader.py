@@ -14,27 +14,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import (
-    ALL_SPLITS_FINISHED,
-    NOTHING_NOW,
-    Polled,
-    ReaderContext,
-    SourceReader,
-    Split,
-    SplitFinished,
-)
+from headrace.engine.columns.records import Batch
+from headrace.engine.connectors.contract import ReaderContext, Split
 from headrace.engine.errors import CheckpointMismatchError, SourceError
 from headrace.state.credentials import masked
 
 from ...formats.messages import BadMessage
 from ..messages.client_thread import AwayError, ClientThread
 from ..messages.decoding import MessageDecoder, Metadata, reject
+from ..messages.fetching import POLL_MS, FetchingReader
 from .client import Client, redis
 
 __all__ = ["METADATA", "Entry", "RedisReader", "parse_id"]
-
-POLL_MS = 5
-"""How soon to look again when nothing was there."""
 
 MAX_WAITING = 8
 """Pieces of entries that may wait for the task, of all streams."""
@@ -88,15 +79,22 @@ class _Reading:
     def is_at_end(self) -> bool:
         return self.end is not None and (parse_id(self.id) or (0, 0)) >= (parse_id(self.end) or (0, 0))
 
+    def as_split(self) -> Split:
+        return Split(self.stream, {"end": self.end}, {"id": self.id, "count": self.count})
+
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """Entries of one stream, where they end, and whether no more will come."""
+    """Entries of one stream, and how far it was fetched with them."""
 
-    stream: str
+    split_id: str
     entries: list[tuple[bytes, dict[bytes, bytes] | None]]
+    id: str
     count: int | None
-    is_last: bool
+
+    @property
+    def num_messages(self) -> int:
+        return len(self.entries)
 
 
 class _Fetcher(ClientThread):
@@ -129,19 +127,19 @@ class _Fetcher(ClientThread):
     def _fetch(self, reading: _Reading) -> bool:
         """Fetch what is behind a position; whether there was something."""
         entries, count = self._entries_behind(reading)
+        is_over = False
         if reading.end is not None:
             end = parse_id(reading.end) or (0, 0)
-            is_last = not entries or (parse_id(entries[-1][0].decode()) or (0, 0)) >= end
+            is_over = not entries or (parse_id(entries[-1][0].decode()) or (0, 0)) >= end
             entries = [entry for entry in entries if (parse_id(entry[0].decode()) or (0, 0)) <= end]
-        else:
-            is_last = False
         if entries:
-            reading.id = entries[-1][0].decode()
-            reading.count = count
-        if is_last:
+            reading.id, reading.count = entries[-1][0].decode(), count
+        if is_over:
+            reading.id = reading.end or reading.id  # the last entry may have been deleted
+        if reading.is_at_end:
             self._readings.remove(reading)
-        if entries or is_last:
-            self.give(_Fetched(reading.stream, entries, reading.count, is_last))
+        if entries or reading.is_at_end:
+            self.give(_Fetched(reading.stream, entries, reading.id, reading.count))
         return bool(entries)
 
     def _entries_behind(self, reading: _Reading) -> tuple[list[Any], int | None]:
@@ -186,7 +184,7 @@ def _lost(reading: _Reading, why: str) -> SourceError:
     return SourceError(message, hint=hint, split=reading.stream, position=f"entry {reading.id}")
 
 
-class RedisReader(SourceReader):
+class RedisReader(FetchingReader[_Reading, _Fetched, _Fetcher]):
     """Reads the streams of one subtask.
 
     Args:
@@ -197,51 +195,30 @@ class RedisReader(SourceReader):
     """
 
     def __init__(self, client: Client, field: bytes, decoder: MessageDecoder[Entry], patience_s: float) -> None:
+        super().__init__()
         self._client = client
         self._field = field
         self._decoder = decoder
         self._patience_s = patience_s
-        self._readings: dict[str, _Reading] = {}
-        # One for each time that streams were handed out.
-        self._fetchers: list[_Fetcher] = []
 
     def open(self, context: ReaderContext) -> None:
         redis()  # said at once if it is not installed
-        self._context = context
+        super().open(context)
 
-    def add_splits(self, splits: list[Split]) -> None:
+    def reading_of(self, split: Split) -> _Reading:
+        return _reading_of(split)
+
+    def fetcher_of(self, readings: Sequence[_Reading]) -> _Fetcher:
         name = f"redis {self._context.operator_name} {self._context.subtask + 1}"
-        self._readings.update({split.split_id: _reading_of(split) for split in splits})
-        fetcher = _Fetcher(self._client, name, self._patience_s, [_reading_of(split) for split in splits])
-        self._fetchers.append(fetcher)
-        fetcher.start()
+        return _Fetcher(self._client, name, self._patience_s, readings)
 
-    def poll(self, max_records: int) -> Any:
-        if not self._readings:
-            return ALL_SPLITS_FINISHED
-        found: list[Polled | SplitFinished] = []
-        num_records = 0
-        for fetcher in self._fetchers:
-            while num_records < max_records and (fetched := fetcher.take()) is not None:
-                num_records += len(fetched.entries)
-                found += self._read(fetched)
-        return found or NOTHING_NOW
-
-    def _read(self, fetched: _Fetched) -> list[Polled | SplitFinished]:
-        found: list[Polled | SplitFinished] = []
-        stream, reading = fetched.stream, self._readings[fetched.stream]
-        if fetched.entries:
-            entries = [Entry(stream, name.decode(), fields or {}) for name, fields in fetched.entries]
-            batch = self._decoder.decode(
-                self._context, stream, self._with_field(stream, entries), lambda entry: entry.time_ms
-            )
-            reading.id, reading.count = entries[-1].id, fetched.count
-            if len(batch):
-                found.append(Polled(stream, batch))
-        if fetched.is_last:
-            del self._readings[stream]
-            found.append(SplitFinished(stream))
-        return found
+    def read(self, reading: _Reading, fetched: _Fetched) -> Batch:
+        stream = reading.stream
+        entries = [Entry(stream, name.decode(), fields or {}) for name, fields in fetched.entries]
+        given = self._with_field(stream, entries)
+        batch = self._decoder.decode(self._context, stream, given, lambda entry: entry.time_ms)
+        reading.id, reading.count = fetched.id, fetched.count
+        return batch
 
     def _with_field(self, stream: str, entries: list[Entry]) -> list[Entry]:
         lacking = [entry for entry in entries if self._field not in entry.fields]
@@ -251,19 +228,6 @@ class RedisReader(SourceReader):
         bad = [BadMessage(place, repr(entry.fields).encode(), cause) for place, entry in enumerate(lacking)]
         reject(self._context, self._decoder.on_error, stream, bad, lambda one: f"entry {lacking[one.index].id}")
         return [entry for entry in entries if self._field in entry.fields]
-
-    def next_poll_ms(self) -> int | None:
-        return self._context.now_ms() + POLL_MS
-
-    def snapshot(self) -> list[Split]:
-        return [
-            Split(name, {"end": one.end}, {"id": one.id, "count": one.count}) for name, one in self._readings.items()
-        ]
-
-    def close(self) -> None:
-        fetchers, self._fetchers = self._fetchers, []
-        for fetcher in fetchers:
-            fetcher.stop(1.0)
 
 
 def _reading_of(split: Split) -> _Reading:
