@@ -256,6 +256,19 @@ class _Fetcher(ClientThread):
     def _fetch(self, reading: _Reading) -> bool:
         """Fetch what is behind a position; whether there was something."""
         messages: list[Message] = []
+        try:
+            self._receive(reading, messages)
+        finally:  # also if the connection broke: the next one begins behind these
+            if messages:
+                self.give(_Fetched(reading.topic, messages))
+        if reading.is_at_end:
+            assert self._connection is not None
+            self._readings.remove(reading)
+            self._connection.readers.pop(reading.topic).close()
+        return bool(messages)
+
+    def _receive(self, reading: _Reading, messages: list[Message]) -> None:
+        """Take over what has come, and how far that is."""
         num_bytes = 0
         while not reading.is_at_end and len(messages) < MESSAGES_AT_ONCE and num_bytes < BYTES_AT_ONCE:
             message = self._next(reading)
@@ -267,13 +280,6 @@ class _Fetcher(ClientThread):
             reading.move(message.id)
             messages.append(message)
             num_bytes += len(message.data)
-        if reading.is_at_end:
-            assert self._connection is not None
-            self._readings.remove(reading)
-            self._connection.readers.pop(reading.topic).close()
-        if messages:
-            self.give(_Fetched(reading.topic, messages))
-        return bool(messages)
 
     def _next(self, reading: _Reading) -> Message | None:
         """The next message that is to be given; None if there is none now."""

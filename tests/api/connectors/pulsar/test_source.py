@@ -8,7 +8,8 @@ import time
 import pytest
 from pulsar_server import pulsar_server  # noqa: F401 - a fixture
 
-from headrace.connectors.pulsar import PulsarSource, TextMessages
+from headrace.connectors.messages.client_thread import AwayError
+from headrace.connectors.pulsar import PulsarSource, TextMessages, reader
 from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
@@ -181,6 +182,27 @@ def test_a_subscription_keeps_the_batch_of_the_last_message(pulsar_server):  # n
             acknowledged = json.loads(pulsar_server.admin("GET", about))["cursors"][SUBSCRIPTION]["markDeletePosition"]
             assert before in (None, acknowledged, f"{ledger}:-1")
             assert acknowledged != f"{ledger}:{entry}"
+
+
+def test_what_was_received_before_a_connection_broke_is_given(pulsar_server, monkeypatch):  # noqa: F811
+    topic = pulsar_server.new_topic()
+    pulsar_server.send(topic, range(5))
+    source = source_of(pulsar_server, topic, bounded=True)
+    splits = discovered(source).splits
+    take, taken = reader._Fetcher._next, []
+
+    def breaks_once(fetcher, reading):
+        if len(taken) == 3:
+            taken.append(None)
+            message = "broken"
+            raise AwayError(message)
+        taken.append(take(fetcher, reading))
+        return taken[-1]
+
+    monkeypatch.setattr(reader._Fetcher, "_next", breaks_once)
+    with Reading(source, splits) as reading:
+        assert reading.texts() == texts(*range(5))
+    assert len(taken) > 4
 
 
 def test_tombstones_are_counted_and_passed_over(pulsar_server):  # noqa: F811
