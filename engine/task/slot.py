@@ -58,12 +58,9 @@ from .outbox import OperatorWorkEnded, SnapshotRead, SnapshotUploaded
 from .snapshot_io import read_restored_parts
 from .state_queries import answer_query, describe_states
 from .task import Task
+from .turns import Turns
 
 __all__ = ["SlotMachine"]
-
-
-SOURCE_TURN = 8
-"""Of so many steps one goes to a source, if there is one that can run, however much has arrived for the others."""
 
 
 class _ReportMetrics:
@@ -100,9 +97,8 @@ class SlotMachine:
         self._newest: dict[tuple[VertexId, int], ExecutionAttemptId] = {}
         # Attempts whose cancellation came before their submission.
         self._canceled_early: set[ExecutionAttemptId] = set()
-        # Steps done, and the last one of each task: round robin.
-        self._turn = 0
-        self._last_turn: dict[ExecutionAttemptId, int] = {}
+        # Whose turn it is. Nothing is done with a task without touching it here.
+        self._turns = Turns()
         self._metrics_interval_ms = 0
         self._handlers: dict[type, Callable[[Any], list[Command]]] = {
             Started: lambda _event: [],
@@ -134,26 +130,20 @@ class SlotMachine:
 
     def step(self, now_ms: int) -> StepOutcome:
         """Give one runnable task one step, then send what is due."""
-        commands: list[Command] = []
-        tasks = list(self._tasks.values())
-        task = self._choose(tasks, now_ms)
+        turns = self._turns
+        turns.ask_touched()
+        task = turns.take_next(now_ms)
         if task is not None:
             self._run(task, now_ms)
         now_ms = self.clock()
-        wakes: list[int] = []
-        is_runnable = False
-        for task in tasks:
-            flush_at_ms = task.flush(now_ms)
-            if flush_at_ms is not None:
-                wakes.append(flush_at_ms)
+        commands: list[Command] = []
+        for task in turns.take_touched(now_ms):
+            unsent_ms = task.flush(now_ms)
             commands.extend(task.take_commands())
-            if not is_runnable:  # once one can go on there will be another step; when, is not asked
-                due_ms = task.next_step_ms()
-                if due_ms is not None:
-                    wakes.append(due_ms)
-                    is_runnable = due_ms <= now_ms
-        self._forget_ended()
-        return StepOutcome(commands, is_runnable, min(wakes, default=None))
+            turns.note(task, task.next_step_ms(), unsent_ms)
+            self._forget_if_ended(task)
+        is_runnable = turns.can_go_on(now_ms)
+        return StepOutcome(commands, is_runnable, None if is_runnable else turns.wake_ms)
 
     @property
     def tasks(self) -> list[Task]:
@@ -190,28 +180,9 @@ class SlotMachine:
             if not task.state.is_terminal:
                 task.cancel()
         self._tasks.clear()
-        self._last_turn.clear()
+        self._turns.clear()
 
     # ------------------------------------------------------------------------------------------------------------ steps
-    def _choose(self, tasks: list[Task], now_ms: int) -> Task | None:
-        """The task whose turn it is: what has arrived is worked off before sources bring more.
-
-        Queues stay short that way, so barriers pass soon and batches are still in the processor's cache. A source
-        that could run gets every `SOURCE_TURN`-th step nevertheless: one that starved beside a busy consumer would
-        hold back event time for the whole job.
-        """
-        runnable = [task for task in tasks if task.is_runnable(now_ms)]
-        if not runnable:
-            return None
-        self._turn += 1
-        task = runnable[0]
-        if len(runnable) > 1:
-            sources_first = self._turn % SOURCE_TURN == 0
-            last_turn = self._last_turn
-            task = min(runnable, key=lambda task: (task.is_source != sources_first, last_turn.get(task.attempt, 0)))
-        self._last_turn[task.attempt] = self._turn
-        return task
-
     def _run(self, task: Task, now_ms: int) -> None:
         self.doing = f"{task.name} (subtask {task.attempt.subtask})"
         self._stepping = task.attempt
@@ -223,7 +194,10 @@ class SlotMachine:
 
     @contextmanager
     def _guarded(self, task: Task) -> Iterator[None]:
-        """Turn whatever a task raises into its failure; state that it reads consists of its program's classes."""
+        """Touch a task, and turn whatever it raises into its failure; state that it reads consists of its program's
+        classes.
+        """
+        self._turns.touch(task)
         try:
             if task.classes is None:
                 yield
@@ -238,10 +212,10 @@ class SlotMachine:
             message = f"task failed: {error!r}"
             task.fail(InternalError(message, task=task.name, attempt=str(task.attempt), traceback=trace))
 
-    def _forget_ended(self) -> None:
-        for attempt in [a for a, task in self._tasks.items() if task.state.is_terminal]:
-            del self._tasks[attempt]
-            self._last_turn.pop(attempt, None)
+    def _forget_if_ended(self, task: Task) -> None:
+        if task.state.is_terminal:
+            del self._tasks[task.attempt]
+            self._turns.remove(task)
 
     def _guard(self, attempt: ExecutionAttemptId, action: Callable[[Task], None]) -> list[Command]:
         """Do something with a task, if it is here."""
@@ -251,7 +225,7 @@ class SlotMachine:
         with self._guarded(task):
             action(task)
         commands = task.take_commands()
-        self._forget_ended()
+        self._forget_if_ended(task)
         return commands
 
     # ------------------------------------------------------------------------------------------------------- data plane
@@ -262,13 +236,14 @@ class SlotMachine:
                 task.receive(message)
             if task.state.is_terminal:
                 commands = task.take_commands()
-                self._forget_ended()
+                self._forget_if_ended(task)
                 return commands
         return []
 
     def _on_credit(self, credit: AddCredit) -> list[Command]:
         task = self._tasks.get(credit.producer)
         if task is not None:
+            self._turns.touch(task)
             task.add_credit(credit)
         return []
 
@@ -296,6 +271,7 @@ class SlotMachine:
             raise_from_outside(error)
             return [*commands, _report_load_failure(deployment, error)]
         self._tasks[attempt] = task
+        self._turns.add(task)
         task.report_state()
         commands.extend(task.take_commands())
         work = functools.partial(read_restored_parts, deployment)
@@ -383,7 +359,7 @@ class SlotMachine:
             with self._guarded(task):  # a user's gauge may fail
                 task.report_metrics()
             commands.extend(task.take_commands())
-        self._forget_ended()
+            self._forget_if_ended(task)
         if not self._tasks:
             self._metrics_interval_ms = 0  # the next task starts it again
             return commands

@@ -370,7 +370,8 @@ class Task:
         """Return when `step` would do something: 0 for at once, later for a timer or a source's next poll.
 
         None for when a message has come: while output waits for credit, only the one that brings it makes a step
-        possible. Asked at every step of the slot.
+        possible. The answer must follow from the task's state: it is kept until something happens to the task
+        (`headrace.engine.task.turns`).
         """
         if self.state not in (TaskState.RUNNING, TaskState.ENDED):
             return None

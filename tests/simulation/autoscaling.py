@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import cloudpickle
 from simulation.simulator import DISPATCHER, RESOURCE_MANAGER, TERMINAL, shut_down
+from simulation.turns import slots_compared
 
 from headrace import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.actors.sim.faults import FaultPlan
@@ -218,6 +219,7 @@ class Run:
         return max(number for at_ms, number in self.parallelism if from_ms <= at_ms < to_ms)
 
 
+@slots_compared()
 def run_autoscaled(seed: int, faults: FaultPlan) -> Run:
     """Run the job and judge what was committed.
 

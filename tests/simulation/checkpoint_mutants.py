@@ -225,12 +225,27 @@ def attempts_are_not_fenced() -> Iterator[None]:
     def on_data(self: slot.SlotMachine, message: Any) -> list[Any]:
         for attempt, hosted in self._tasks.items():
             if attempt[2:] == message.consumer[2:]:
+                self._turns.touch(hosted)
                 for (edge, producer), channel in hosted._input_by_peer.items():
                     if edge == message.edge_id and producer[2:] == message.producer[2:]:
                         channel._queue.append(message)
         return []
 
     with patch(slot.SlotMachine, "_on_data", on_data):
+        yield
+
+
+@mutant
+def credit_wakes_nobody() -> Iterator[None]:
+    """A task that gets credit is not asked whether it can go on."""
+
+    def on_credit(self: slot.SlotMachine, credit: Any) -> list[Any]:
+        task = self._tasks.get(credit.producer)
+        if task is not None:
+            task.add_credit(credit)
+        return []
+
+    with patch(slot.SlotMachine, "_on_credit", on_credit):
         yield
 
 

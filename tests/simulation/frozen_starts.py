@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from simulation.planted import caught_by
 from simulation.programs import SHAPES
 from simulation.simulator import MAX_EVENTS, Outcome, build_job, judge, run_job, shut_down, with_settings
+from simulation.turns import slots_compared
 
 from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem
@@ -67,6 +68,7 @@ def freeze_as_stopped(system: SimSystem, number: int, duration_ms: int = 400_000
     system.stop = stop_frozen  # type: ignore[method-assign]
 
 
+@slots_compared()
 def run_frozen_seed(seed: int) -> Outcome:
     """Run one seed and judge it.
 

@@ -21,6 +21,7 @@ from unittest import mock
 import cloudpickle
 from simulation.leftovers import check_job_store, check_leftovers
 from simulation.simulator import MAX_VIRTUAL_MS, TERMINAL, build_job, draw_faults, judge
+from simulation.turns import slots_compared
 
 from headrace.actors.cluster import Cluster
 from headrace.actors.clusters import start_heads
@@ -155,6 +156,7 @@ def draw_store_faults(rng: random.Random, store: MemoryFileSystem) -> None:
     store.fault = fault
 
 
+@slots_compared()
 def run_heads_seed(
     seed: int,
     *,

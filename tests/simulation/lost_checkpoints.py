@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from simulation.programs import SHAPES, Program, freeze
 from simulation.simulator import MAX_EVENTS, build_job, run_job, shut_down, with_settings
 from simulation.transactions import PROVING, TRANSACTIONS
+from simulation.turns import slots_compared
 
 from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem
@@ -157,6 +158,7 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
+@slots_compared()
 def run_lost_seed(
     seed: int,
     kinds: tuple[str, ...] | None = None,

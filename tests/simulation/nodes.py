@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from simulation.planted import caught_by
 from simulation.programs import SHAPES
 from simulation.simulator import MAX_EVENTS, Outcome, build_job, draw_faults, judge, run_job, shut_down
+from simulation.turns import slots_compared
 
 from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem
@@ -100,6 +101,7 @@ def draw_node_faults(rng: random.Random) -> FaultPlan:
     )
 
 
+@slots_compared()
 def run_node_seed(seed: int) -> tuple[Outcome, Model]:
     """Run one seed and judge it.
 

@@ -29,6 +29,7 @@ from simulation.simulator import (
     judge,
     shut_down,
 )
+from simulation.turns import slots_compared
 from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
@@ -59,6 +60,7 @@ class Rescales:
     num_restarts: int
 
 
+@slots_compared()
 def run_rescale_seed(seed: int, *, story: bool = False, shapes: Shapes = RESCALED, may_fail: bool = True) -> Rescales:
     """Rescale one program; gives how it went.
 

@@ -35,6 +35,7 @@ from simulation.simulator import (
     shut_down,
 )
 from simulation.tables import file_of
+from simulation.turns import slots_compared
 from simulation.two_streams import TWO_STREAMS
 
 from headrace.actors.cluster import Cluster
@@ -60,6 +61,7 @@ WITHOUT_TIME = ("pass_through/", "running_count/", "broadcast/", "to_table/", "s
 """Programs in which nothing waits for the end of event time."""
 
 
+@slots_compared()
 def run_savepoint_seed(
     seed: int,
     *,

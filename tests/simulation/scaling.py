@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from simulation.planted import caught_by
 from simulation.programs import SHAPES
 from simulation.simulator import MAX_EVENTS, Outcome, build_job, draw_faults, judge, run_job, shut_down, with_settings
+from simulation.turns import slots_compared
 
 from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem
@@ -157,6 +158,7 @@ def _observe(name: str) -> ClusterReport:
     return _systems[name].report()
 
 
+@slots_compared()
 def run_scaling_seed(seed: int) -> tuple[Outcome, ScalingSystem, str]:
     """Run one seed and judge it; gives how the job ended, too.
 

@@ -27,6 +27,7 @@ import cloudpickle
 from simulation.leftovers import check_leftovers
 from simulation.loops import LOOPS
 from simulation.programs import SHAPES, Program, draw_program, freeze
+from simulation.turns import slots_compared
 from simulation.two_streams import TWO_STREAMS
 
 from headrace import StreamExecutionEnvironment
@@ -211,6 +212,7 @@ def with_settings(graph: JobGraph, changes: dict[str, Any]) -> JobGraph:
     return replace(graph, settings=replace(graph.settings, **changes))
 
 
+@slots_compared()
 def run_seed(
     seed: int,
     *,

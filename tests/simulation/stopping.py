@@ -26,6 +26,7 @@ from simulation.simulator import (
     judge,
     shut_down,
 )
+from simulation.turns import slots_compared
 
 from headrace.actors.cluster import Cluster
 from headrace.actors.sim.faults import FaultPlan
@@ -44,6 +45,7 @@ WITHOUT_TIME = ("pass_through", "running_count", "broadcast")
 """Programs in which nothing waits for the end of event time."""
 
 
+@slots_compared()
 def run_stop_seed(seed: int, *, story: bool = False, kills_at: tuple[tuple[str, int], ...] = ()) -> str:
     """Stop and resume one program; gives how it went, for statistics.
 

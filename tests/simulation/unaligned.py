@@ -31,6 +31,7 @@ from simulation.simulator import (
     shut_down,
     with_settings,
 )
+from simulation.turns import slots_compared
 from simulation.two_streams import RULES, TWO_STREAMS
 
 from headrace import (
@@ -276,6 +277,7 @@ class CutOff:
     has_ended: bool = False
 
 
+@slots_compared()
 def run_cut_off_seed(seed: int, shapes: Sequence[Callable[..., Program]] | None = None) -> CutOff:
     """Run one program until all its processes die, go on from its newest checkpoint, and judge.
 
