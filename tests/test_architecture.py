@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections import deque
@@ -345,6 +346,33 @@ def test_a_room_says_what_it_may_import_and_where_to_begin():
         said = ast.get_docstring(tree_of(ROOT / room / "__init__.py"))
         assert "May import: " in said, room
         assert "Start " in said, room
+
+
+def rooms_allowed(room, said):
+    """The rooms that a room may import by what it says: those that it names, with the rooms inside them.
+
+    Any room may import its own sub-rooms, and the root of its top folder, where errors are.
+    """
+    sentence = said.split("May import: ")[1].split("Start ")[0]
+    by_name = {dotted(ROOT / one / "__init__.py"): one for one in ROOMS}
+    named = [by_name.get(name) or room_of(PATHS[name]) for name in re.findall(r"`(headrace[\w.]*)`", sentence)]
+    allowed = {one for one in ROOMS for name in (*named, room) if f"{one}/".startswith(f"{name}/") or name == "api"}
+    if "below" in sentence:
+        highest = max(ROOMS.index(name) for name in named if not name.startswith("api"))
+        allowed |= set(ROOMS[: highest + 1])
+    return allowed | {room.split("/")[0]}
+
+
+def test_a_room_imports_what_it_says_it_may():
+    """But for actors in some files of api/, which `REACHES_ACTORS` names."""
+    wrong = []
+    for room in ROOMS:
+        allowed = rooms_allowed(room, ast.get_docstring(tree_of(ROOT / room / "__init__.py")))
+        for path in (ROOT / room).glob("*.py"):
+            for target, _where in own_imports_of(path):
+                if room_of(target) not in allowed and name_of(path) not in REACHES_ACTORS:
+                    wrong.append(f"{name_of(path)} imports {name_of(target)}")
+    assert not wrong
 
 
 def test_ray_and_spark_are_known_in_actors_only():

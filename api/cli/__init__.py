@@ -1,4 +1,4 @@
-"""The command ``headrace``: `main` has the words, and a module for each group of commands beside it.
+"""The command `headrace`: `main` has the words, and a module for each group of commands beside it.
 
 May import: all of `headrace`; actors in `main` and `cluster`, inside functions. Start reading at `main`.
 """

@@ -6,9 +6,9 @@
 `two_inputs`, `columns` and `iterations` write nodes of `headrace.engine.plan`. Files are read and written by
 `file_reading` and `file_writing`.
 
-May import: `headrace.stream` (types only), `headrace.jobs`, `headrace.connectors.files`, `headrace.formats`,
-`headrace.arguments`, `headrace.engine`, `headrace.state`; actors in `environment` only, inside functions. Start reading
-at `environment`, then `dataset`.
+May import: `headrace.stream` (types only), `headrace.jobs`, `headrace.rest`, `headrace.connectors.files`,
+`headrace.formats`, `headrace.arguments`, `headrace.engine`, `headrace.state`; actors in `environment` and
+`reported_runs`, inside functions. Start reading at `environment`, then `dataset`.
 """
 
 from __future__ import annotations

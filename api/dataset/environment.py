@@ -38,8 +38,8 @@ from headrace.state.files.filesystem import filesystem_for
 
 from ..arguments.checks import text, whole
 from ..arguments.places import absolute_place
+from ..jobs.deployment import rest_from_environment
 from ..jobs.shown_program import ProgramShown, is_only_shown
-from ..stream.environment_settings import rest_from_environment
 from .dataset import DataSet
 from .file_types import plain_schema
 from .output_folders import require_apart

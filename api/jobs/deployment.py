@@ -1,10 +1,12 @@
-"""Where the jobs of a program run, as the command line says: the deployment modes of Flink.
+"""Where the jobs of a program run, and what their cluster is like, as the command line says in variables.
 
 *Session*: a cluster is there already, takes the jobs of many programs, and outlives them. *Per job*: a cluster is
 started for the job and ends with it. *Application*: the whole program runs in the cluster, which ends with it
 (`headrace.cli.applications`); what that means for a program that is run again says `ApplicationRun`.
 
 A detached program submits its jobs and goes: nothing waits for them, and nobody's end is theirs.
+
+The deployment modes are those of Flink.
 
 Source: Flink's ``execution.target`` and ``execution.attached``; ``DetachedJobExecutionResult``.
 """
@@ -17,30 +19,38 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.engine.errors import ConfigurationError, HeadraceError, ProgramError
+from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.state.identifiers import JobId
+from headrace.state.reading.signing import KEY_FILE_VARIABLE
 
+from ..arguments.checks import duration_ms
+from ..arguments.places import lasting_place
 from .application_run import APPLICATION_VARIABLE
 from .execution_result import JobExecutionResult
 
 if TYPE_CHECKING:
-    from headrace.engine.kernel.rest_settings import RestSettings
-
     from ..rest.client import RestClient
 
 __all__ = [
     "CLUSTER_VARIABLE",
     "DETACHED_VARIABLE",
+    "REST_PORT_VARIABLE",
     "TARGET_VARIABLE",
     "Deployment",
     "DeploymentTarget",
     "DetachedJobExecutionResult",
+    "high_availability_from_environment",
     "rest_client_of",
+    "rest_from_environment",
     "rest_lines",
+    "waiting_times_from_environment",
 ]
 
 TARGET_VARIABLE = "HEADRACE_TARGET"
 CLUSTER_VARIABLE = "HEADRACE_CLUSTER_ID"
 DETACHED_VARIABLE = "HEADRACE_DETACHED"
+REST_PORT_VARIABLE = "HEADRACE_REST_PORT"
+"""The port of REST, or a range of ports, for clusters that programs start."""
 
 
 class DeploymentTarget(Enum):
@@ -109,6 +119,42 @@ class DetachedJobExecutionResult(JobExecutionResult):
             raise AttributeError(name)
         message = f"job {self.job_name!r} was submitted detached: its {name} is not known here"
         raise ProgramError(message, hint=f"'headrace list' shows it, as {self.job_id}")
+
+
+def high_availability_from_environment() -> dict[str, str]:
+    """Return the settings of the command line, which passes them on in variables of the environment."""
+    variables = {
+        "HEADRACE_HA_DIR": "storageDir",
+        "HEADRACE_CLUSTER_ID": "cluster-id",
+        "HEADRACE_HA_ZOOKEEPER": "quorum",
+        KEY_FILE_VARIABLE: "key-file",
+    }
+    given = {key: os.environ[name] for name, key in variables.items() if os.environ.get(name)}
+    if "storageDir" not in given:
+        return {}
+    given["storageDir"] = lasting_place(given["storageDir"], "HEADRACE_HA_DIR")
+    if "quorum" in given:
+        quorum, _, root = given.pop("quorum").partition("/")
+        given.update({"zookeeper.quorum": quorum, "zookeeper.path.root": f"/{root or 'headrace'}"})
+    return {f"high-availability.{key}": value for key, value in given.items()}
+
+
+def rest_from_environment() -> RestSettings | None:
+    """How a cluster serves REST that is started here, as the command line says; None: not at all."""
+    ports = os.environ.get(REST_PORT_VARIABLE)
+    return RestSettings(bind_port=ports) if ports else None
+
+
+def waiting_times_from_environment() -> dict[str, int]:
+    """How long jobs wait for slots, as variables of the environment say: milliseconds, or a text such as "10 min"."""
+    variables = {
+        "HEADRACE_SLOT_REQUEST_TIMEOUT": "slot_request_timeout_ms",
+        "HEADRACE_NODE_LAUNCH_TIMEOUT": "node_launch_timeout_ms",
+    }
+    given = {name: os.environ[name] for name in variables if os.environ.get(name)}
+    return {
+        variables[name]: duration_ms(name, int(text) if text.isdecimal() else text, 0) for name, text in given.items()
+    }
 
 
 class ServesRest(Protocol):

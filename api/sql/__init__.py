@@ -5,6 +5,6 @@
 `set_operations`. `expressions` makes expressions, with `constructors` for those with a syntax of their own; names are
 found in a `scope`, nodes are made by `relations`. `contract` is what these modules know of each other.
 
-May import: ``headrace.sql.parsing``, ``headrace.sql.functions``, the engine's expressions and plans. Start reading at
+May import: `headrace.sql.parsing`, `headrace.sql.functions`, `headrace.engine`, `headrace.state`. Start reading at
 `query`.
 """

@@ -52,7 +52,16 @@ from ..arguments.known_columns import columns_of_source
 from ..arguments.places import absolute_place, check_shared_places
 from ..jobs.application_run import ApplicationRun
 from ..jobs.client import JobClient, ProgressListener, ReportListener, print_report
-from ..jobs.deployment import Deployment, DetachedJobExecutionResult, rest_client_of, rest_lines
+from ..jobs.deployment import (
+    REST_PORT_VARIABLE,
+    Deployment,
+    DetachedJobExecutionResult,
+    high_availability_from_environment,
+    rest_client_of,
+    rest_from_environment,
+    rest_lines,
+    waiting_times_from_environment,
+)
 from ..jobs.execution_result import JobExecutionResult
 from ..jobs.progress import default_progress
 from ..jobs.restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
@@ -61,12 +70,8 @@ from .absent_names import absence_of
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
 from .environment_settings import (
-    REST_PORT_VARIABLE,
     EnvironmentSettings,
     checked_job_options,
-    high_availability_from_environment,
-    rest_from_environment,
-    waiting_times_from_environment,
     warn_of_exclusions,
 )
 

@@ -30,9 +30,7 @@ from headrace.engine.kernel.config import (
     JobSettings,
     StateSettings,
 )
-from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.state.backends.choice import HashMapStateBackend, RocksDBStateBackend
-from headrace.state.reading.signing import KEY_FILE_VARIABLE
 
 from ..arguments.checks import duration_ms
 from ..arguments.places import lasting_place
@@ -49,9 +47,6 @@ _DEFAULTS = JobSettings()
 
 AUTOSCALER_VARIABLE = "HEADRACE_AUTOSCALER"
 """How jobs are rescaled by themselves: lines of ``key=value``, with Flink's keys."""
-
-REST_PORT_VARIABLE = "HEADRACE_REST_PORT"
-"""The port of REST, or a range of ports, for clusters that programs start."""
 
 _OWN = (
     "_parallelism", "_max_parallelism", "_checkpoints", "_restart", "_runtime_mode", "_chaining_enabled",
@@ -414,42 +409,6 @@ class EnvironmentSettings:
         """
         self._on_progress = listener
         return self
-
-
-def high_availability_from_environment() -> dict[str, str]:
-    """Return the settings of the command line, which passes them on in variables of the environment."""
-    variables = {
-        "HEADRACE_HA_DIR": "storageDir",
-        "HEADRACE_CLUSTER_ID": "cluster-id",
-        "HEADRACE_HA_ZOOKEEPER": "quorum",
-        KEY_FILE_VARIABLE: "key-file",
-    }
-    given = {key: os.environ[name] for name, key in variables.items() if os.environ.get(name)}
-    if "storageDir" not in given:
-        return {}
-    given["storageDir"] = lasting_place(given["storageDir"], "HEADRACE_HA_DIR")
-    if "quorum" in given:
-        quorum, _, root = given.pop("quorum").partition("/")
-        given.update({"zookeeper.quorum": quorum, "zookeeper.path.root": f"/{root or 'headrace'}"})
-    return {f"high-availability.{key}": value for key, value in given.items()}
-
-
-def rest_from_environment() -> RestSettings | None:
-    """How a cluster serves REST that is started here, as the command line says; None: not at all."""
-    ports = os.environ.get(REST_PORT_VARIABLE)
-    return RestSettings(bind_port=ports) if ports else None
-
-
-def waiting_times_from_environment() -> dict[str, int]:
-    """How long jobs wait for slots, as variables of the environment say: milliseconds, or a text such as "10 min"."""
-    variables = {
-        "HEADRACE_SLOT_REQUEST_TIMEOUT": "slot_request_timeout_ms",
-        "HEADRACE_NODE_LAUNCH_TIMEOUT": "node_launch_timeout_ms",
-    }
-    given = {name: os.environ[name] for name in variables if os.environ.get(name)}
-    return {
-        variables[name]: duration_ms(name, int(text) if text.isdecimal() else text, 0) for name, text in given.items()
-    }
 
 
 def _checked_parallelism(parallelism: Any, max_parallelism: int | None) -> int:

@@ -5,6 +5,6 @@
 `standbys`), and what it must not forget is in the job store (`store_work`, `job_store_io`, `stored_jobs`).
 `resource_manager` and `task_manager` are about processes, `blocklist` about nodes to avoid.
 
-May import: every room of the engine but those of data sets (`plan`, `partitions`, `optimizer`).
+May import: `headrace.engine.job` and the rooms below it.
 Start reading at `dispatcher`.
 """

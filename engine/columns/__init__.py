@@ -3,5 +3,5 @@
 `records` says what flows in a channel. `expressions` are the trees that a program writes; `kernels` evaluate them with
 Arrow; `grouping` finds which rows of a batch belong together.
 
-May import: `headrace.engine.kernel`. Start reading at `records`.
+May import: `headrace.engine.kernel`, `headrace.state`. Start reading at `records`.
 """

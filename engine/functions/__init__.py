@@ -6,5 +6,5 @@ functions are given beside records. `user_function` opens, closes and names a fu
 record after another. `operator` is what an operator is. `isolation` gives each function records of its own; `steps`
 bounds how much is done at once.
 
-May import: `headrace.engine.columns`, `headrace.engine.kernel`. Start reading at `operator`, then `contract`.
+May import: `headrace.engine.columns` and the rooms below it. Start reading at `operator`, then `contract`.
 """

@@ -6,5 +6,5 @@ order; for streams those of `top_n`, `window_aggregation`, `bounded_joins`, `cha
 `bounded_tables`. `stream_traits`, `upsert_keys` and `growth` say what is known of a node on a stream: whether its rows
 change, its keys, how its state grows. The sub-rooms `tuning` and `upgrades` are above these modules.
 
-May import: the rooms of data sets, and those that they import. Start reading at `optimizer`.
+May import: `headrace.engine.partitions` and the rooms below it. Start reading at `optimizer`.
 """

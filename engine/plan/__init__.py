@@ -3,5 +3,5 @@
 `plan` says what a plan means; the modules of nodes say what each kind of node does; those of `table_nodes` only tables
 have. Executors are `headrace.engine.partitions.in_process` and Spark's, in `headrace.actors.spark`.
 
-May import: `headrace.engine.functions` and the rooms below it. Start reading at `plan`.
+May import: `headrace.engine.protocol` and the rooms below it. Start reading at `plan`.
 """

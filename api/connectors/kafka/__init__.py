@@ -2,7 +2,8 @@
 
 ``pip install 'headrace[kafka]'`` brings the client, which nothing here imports before it is needed.
 
-May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `source`, and at `sink`.
+May import: `headrace.connectors.messages`, `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at
+`source`, and at `sink`.
 """
 
 from ...formats.avro_messages import AvroMessages

@@ -2,7 +2,8 @@
 
 ``pip install 'headrace[pulsar]'`` brings the client, which nothing here imports before it is needed.
 
-May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `source`.
+May import: `headrace.connectors.messages`, `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at
+`source`.
 """
 
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages

@@ -3,8 +3,8 @@
 ``pip install 'headrace[rabbitmq]'`` brings the client of queues, which nothing here imports before it is needed;
 streams need none.
 
-May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `queue_source`, and at
-`stream_source`.
+May import: `headrace.connectors.messages`, `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at
+`queue_source`, and at `stream_source`.
 """
 
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages

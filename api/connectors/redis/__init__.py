@@ -2,7 +2,8 @@
 
 ``pip install 'headrace[redis]'`` brings the client, which nothing here imports before it is needed.
 
-May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `source`, and at `sink`.
+May import: `headrace.connectors.messages`, `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at
+`source`, and at `sink`.
 """
 
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages

@@ -5,5 +5,5 @@
 also named in `registry`. `catalogue` has what is written with signs and words, and what of Flink's is not there.
 `coercion` says how types come together.
 
-May import: ``headrace.sql.parsing``, the engine's expressions and aggregates. Start reading at `contract`.
+May import: `headrace.sql.parsing`, `headrace.engine.functions` and the rooms below it. Start reading at `contract`.
 """

@@ -3,5 +3,5 @@
 `parser` makes `statements` of a text, with the `dialect` of Flink that sqlglot reads; `understood` refuses what nobody
 looks at; `types` knows SQL's types, `errors` shows places of the text.
 
-May import: the engine's errors. Start reading at `parser`.
+May import: `headrace.engine.errors`. Start reading at `parser`.
 """

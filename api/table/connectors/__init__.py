@@ -3,5 +3,6 @@
 A connector of a table has Flink's options and makes of them what the API has already: sources and sinks of streams, and
 data sets. `headrace.table.services.registry` finds them by the option ``connector``.
 
-May import: ``headrace.stream``, ``headrace.dataset``, ``headrace.connectors``. Start reading at `contract`.
+May import: `headrace.stream`, `headrace.dataset`, `headrace.connectors`, `headrace.formats`, `headrace.sql.parsing`,
+`headrace.engine`, `headrace.state`. Start reading at `contract`.
 """
