@@ -124,7 +124,7 @@ def connect(
             message = "a simulated cluster serves no REST and reports nothing: it has no time of its own"
             raise ConfigurationError(message)
         plan = _with_clients(plan, functools.partial(_client_of, system, name), name)
-        system.run_in_background()  # whoever asks must not drive the program
+        system.run_in_background()  # a client that asks must not drive the program
         if isinstance(system, LocalSystem):
             system.keep_logs()
     if ha is not None:

@@ -62,7 +62,7 @@ class Trace:
 
     Attributes:
         scope: Who speaks, as Flink names it.
-        trace_id: The same for whoever makes it.
+        trace_id: The same for all heads that make it.
         spans: The root first.
     """
 

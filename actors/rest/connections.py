@@ -1,7 +1,7 @@
 """Connections of the REST server: one on which no request comes is closed, as nobody has shown a token on it yet.
 
-There is room for a fixed number of connections. Without an end to waiting whoever can reach the port could take all of
-them, by saying nothing or a request's head letter by letter, and nobody else would be answered.
+There is room for a fixed number of connections. Without an end to waiting, anybody who reaches the port could take
+all of them, by saying nothing or a request's head letter by letter, and nobody else would be answered.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def to_ipc(batches: Sequence[pa.RecordBatch]) -> bytes:
 def from_ipc(pieces: Sequence[bytes], rows: int, /, **what: Any) -> Iterator[list[pa.RecordBatch]]:
     """Yield the rows of pieces, validated in full, one piece in memory at a time.
 
-    Many small pieces may each grow to what one may. What is wrong shows only when its turn comes: whoever has written
+    Many small pieces may each grow to what one may. What is wrong shows only when its turn comes: what has written
     the pieces before takes them back.
 
     Args:

@@ -1,4 +1,4 @@
-"""Checkpoints of a job as a data frame, for notebooks: to be sorted, grouped and drawn by whoever looks."""
+"""Checkpoints of a job as a data frame, for notebooks: to be sorted, grouped and drawn."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class DryRunOver(SystemExit):
     """Ends a program that is only to be compared with a snapshot, where it would have been submitted.
 
     Args:
-        report: What came of it; decides the exit status.
+        report: What was found; decides the exit status.
     """
 
     def __init__(self, report: RestoreReport) -> None:

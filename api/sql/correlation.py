@@ -209,7 +209,7 @@ class Correlation:
                 continue
             is_of_other_table = bool(column.table) and all(one.table != column.table for one in own.scope.columns)
             if (query is not None or not is_of_other_table) and not _is_bound(column, self._outer):
-                continue  # whoever binds it says what is there
+                continue  # what binds it says what is there
             self._require_own_aggregate(column, tree, own)
             yield column, self._outer.bind(column)
 

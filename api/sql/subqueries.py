@@ -160,7 +160,7 @@ class _Join:
 class Subqueries:
     """The subqueries of some expressions over the same rows.
 
-    Whoever binds the expressions meets subqueries and is given columns for them; `attach` joins what has those columns.
+    What binds the expressions meets subqueries and is given columns for them; `attach` joins what has those columns.
 
     Args:
         queries: Makes plans.

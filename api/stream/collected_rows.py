@@ -169,7 +169,7 @@ class CollectedRows(Iterator[Any]):
         self._is_environment_closed = True
 
     def environment_closed(self) -> None:
-        """Have whoever reads on be told so, behind what has arrived; unless the end of the job has, too."""
+        """Have the reader be told so, behind what has arrived; unless the end of the job has, too."""
         self._arrived.put(_left_behind())
 
     def __enter__(self) -> CollectedRows:

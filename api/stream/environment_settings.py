@@ -379,7 +379,7 @@ class EnvironmentSettings:
         return self
 
     def set_plan(self: _Self, plan: str | None) -> _Self:
-        """Say what the next jobs are, as a JSON object: it lies in their checkpoints, for whoever goes on from one."""
+        """Say what the next jobs are: a JSON object that lies in their checkpoints, for a job that goes on from one."""
         self._job_options["plan"] = plan
         return self
 

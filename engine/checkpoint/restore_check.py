@@ -285,7 +285,7 @@ class _Trial:
         self._problem = ""
 
     def run(self, operator: Operator, manifest: Manifest, backend: str, *, open_functions: bool) -> OperatorReport:
-        """Open the operator; gives what came of it."""
+        """Open the operator and return its report."""
         vertex = self._vertex
         note = ""
         try:

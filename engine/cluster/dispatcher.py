@@ -109,7 +109,7 @@ STEADY_MS = 60_000
 """A JobManager under which all tasks ran for so long has made progress, also if the job takes no checkpoints."""
 
 JOBS_AWAITED_MS = 120_000
-"""A cluster that ends with its jobs ends after so long without any, too: whoever was to submit one has gone."""
+"""A cluster that ends with its jobs ends after so long without any, too: who was to submit one has gone."""
 
 MAX_STORE_ATTEMPTS = 5
 """A submission that could not be stored so often is refused."""

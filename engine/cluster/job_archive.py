@@ -2,7 +2,7 @@
 
 Streams and data sets are counted apart: a program of many short queries pushes no stream out, whose id an application
 that is run again may ask for. What is kept in full is bounded by its size, and stages of data sets are part of a job's
-last word: whoever lists jobs is sent all of them, by a process that has more to do.
+last word: a client that lists jobs is sent all of them, by a process that has more to do.
 
 Source: Flink's ``ExecutionGraphInfoStore``.
 """

@@ -19,7 +19,7 @@ The rules:
   waits for a checkpoint, as its prefetch count is used up, keeps to itself what it would give again.
 * What a connection has delivered can only be acknowledged on it. With the connection the tags are void; ids stay.
 
-All of this is about one split, and a queue is one split: its messages come again to whoever reads the split. Two
+All of this is about one split, and a queue is one split: its messages come again to the reader of the split. Two
 readers of one queue cannot know what the other one was given, so with several there are no ids: at least once.
 
 Source: Flink's ``MessageAcknowledgingSourceBase``, ``MultipleIdsMessageAcknowledgingSourceBase``.
@@ -98,7 +98,7 @@ class Acknowledgements(Generic[Tag]):
             self._expect_returns()
             self._acknowledge(message_id, tag)
             return False
-        if message_id in self._acknowledged:  # sent twice by whoever sent it, and this acknowledgement may be lost, too
+        if message_id in self._acknowledged:  # sent twice by its sender, and this acknowledgement may be lost, too
             self._acknowledge(message_id, tag)
             return False
         for ids in (self._given, *self._pending.values()):
@@ -107,7 +107,7 @@ class Acknowledgements(Generic[Tag]):
                 if before is None:
                     ids[message_id] = tag
                     self._expect_returns()
-                else:  # sent twice by whoever sent it: two messages, one record, known until both are acknowledged
+                else:  # sent twice by its sender: two messages, one record, known until both are acknowledged
                     self._given_tags.append(before)
                     self._given[message_id] = tag
                 return False

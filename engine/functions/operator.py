@@ -150,7 +150,7 @@ class OperatorContext:
     accumulators: Accumulators = field(default_factory=Accumulators)
     """What user functions count for the job's result."""
     offload: StartOffload = field(default=_refuse_offload)
-    """Has work done outside the mailbox. Its end is told on the operator's thread, unless the task has ended; whoever
+    """Has work done outside the mailbox. Its end is told on the operator's thread, unless the task has ended; what
     is told must not emit then, but in ``on_processing_time``, which `Operator.next_processing_time` asks for.
     """
     snapshot_hooks: list[Callable[[int], None]] = field(default_factory=list)

@@ -137,7 +137,7 @@ class StepMeter:
         return rows
 
     def rows_to_read(self, max_rows: int) -> int:
-        """Return how many records a source is to read now; it tells by `has_read` what came of it.
+        """Return how many records a source is to read now; it tells by `has_read` how many it has read.
 
         Args:
             max_rows: No more than these for other reasons.

@@ -128,7 +128,7 @@ class _Part:
 class CombinedWatermarkStatus:
     """The watermark of several parts: the splits of a source, or the inputs of an operator.
 
-    Parts are told of by `update`, `set_idle`, `add` and `remove`; `combine` says what came of it. What happens at one
+    Parts are told of by `update`, `set_idle`, `add` and `remove`; `combine` says the result. What happens at one
     time, such as several splits that fall idle, is combined once: no order among them matters.
     """
 

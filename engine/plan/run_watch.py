@@ -1,6 +1,6 @@
 """What is seen of a data set's run while it goes on, and how somebody else ends it.
 
-A run writes what it does into its `RunWatch`; whoever made the watch reads it, from any thread, and may cancel. Nothing
+A run writes what it does into its `RunWatch`; its maker reads it, from any thread, and may cancel. Nothing
 waits for anybody: a run that nobody looks at costs a comparison a batch.
 """
 

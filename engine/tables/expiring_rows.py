@@ -1,6 +1,6 @@
 """The rows of partitions that are kept whole: all of them live for ever, or until nothing was written for some time.
 
-Whoever ranks or numbers the rows of partitions keeps them so. The unit of the time to live is the partition: it is
+What ranks or numbers the rows of partitions keeps them so. The unit of the time to live is the partition: it is
 written when a row is added that stays, and when one is taken back. So it goes as a whole, and what is left of it is
 never a part.
 """

@@ -169,7 +169,7 @@ class ResidentKeys:
     def in_parts(self) -> Iterator[Integers]:
         """Yield the codes of all keys that the last table keeps, some at a time; they are resident until the next ones.
 
-        Whoever asks has room made after each part.
+        The caller has room made after each part.
         """
         if not self._is_partial:
             yield np.arange(len(self.index))

@@ -536,7 +536,7 @@ class Task:
             self._outbox.send(channel.producer_address, credit)
 
     def _advance_time(self, channel: InputChannel, element: Watermark | StreamStatus) -> None:
-        """Combine it with the other channels, and pass on what came of it: progress, then a change of idleness."""
+        """Combine it with the other channels, and pass on the result: progress, then a change of idleness."""
         combiner, operator = self._watermarks, self._head.operator
         was_idle = combiner.is_idle
         if isinstance(element, Watermark):

@@ -19,7 +19,7 @@ A leader that loses its lease may still write, at any later time. So nothing cou
   that finds both does that again. It need not ask whether it may: an end that stands does so for ever.
 
 An entry is a line of JSON about it, its *facts* as another line, and the user's *program*, which nobody opens here and
-no Dispatcher either. Whoever can write to this directory can have programs of their own run, so on a local disk it is
+no Dispatcher either. Who can write to this directory can have programs run, so on a local disk it is
 made readable and writable for its owner alone, and with a key of the cluster it is signed, and nothing else is taken:
 signed for this cluster and this name, so that no entry can be put in the place of another, here or elsewhere.
 Every entry carries its SHA-256; one that is damaged, or larger than any that is written, is named, and hides no other.

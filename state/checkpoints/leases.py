@@ -21,7 +21,7 @@ its whole length on its own monotonic clock. Why at most one leads:
 
 With a key of the cluster the record of who holds a lease is signed, as its successor ends the process that it names:
 for this cluster and this epoch, so that no other record can be put in its place. Of one that is not, nobody knows who
-holds it. Epochs and renewals are not: whoever can write them can also delete them.
+holds it. Epochs and renewals are not: who can write them can delete them as well.
 
 This asks of the file system that `create_exclusive` is atomic and that a file that was written is seen by those that
 look next: local disks, NFS, HDFS, object stores with conditional writes. Others are refused at start

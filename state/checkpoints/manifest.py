@@ -98,7 +98,7 @@ class Manifest:
         max_ids: The highest ids given out when it was taken, by kind, for those that must not use them again.
         format_version: Of this very format.
         kind: ``checkpoint`` (the job's own) or ``savepoint`` (the user's).
-        plan: What the job was, for whoever goes on with another program: a JSON object that its reader checks. None if
+        plan: What the job was, for another program that goes on from it: a JSON object that its reader checks. None if
             it says nothing about itself.
     """
 

@@ -359,7 +359,7 @@ class CheckpointStorage:
         """The ids of all complete checkpoints, oldest first; the last one is the one to restore.
 
         One whose manifest cannot be read counts as of the epoch of the one before it, so that `load` reports it to
-        whoever needs it.
+        the one that needs it.
         """
         ordered: list[tuple[int, int]] = []
         epoch = 0

@@ -5,7 +5,7 @@ A directory whose content is run, or unpickled, must be its user's alone. It is,
 * it belongs to this user or to root, and nobody else may write to it, and
 * nobody else may put another directory in its place: none above it is open to others, unless it keeps them from
   renaming what is not theirs (the sticky bit, as ``/tmp`` has it). Those that a link on the way lies in are above it,
-  too. Who owns one above is not asked: whoever names the place trusts them.
+  too. Who owns one above is not asked: the one who names the place trusts them.
 
 A group is nobody else, if nobody else is in it as far as this machine knows: the user's own group of the same name
 (which ``umask 002`` is made for), a group without a name (as containers give volumes), and root's. What a directory is

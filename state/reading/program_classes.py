@@ -3,7 +3,7 @@
 State of an object is a pickle, and that names the object's class or brings its definition along. In another run of the
 program, maybe of a changed one, the class that is meant is the program's own of that name: an object of any other class
 is equal to none of the program's, so keys would not be found. A job therefore says which classes it consists of, and
-whoever restores its state reads within `ProgramClasses.in_use`.
+what restores its state reads within `ProgramClasses.in_use`.
 
 A class is the same in another run if its *shape* is: the fields of a dataclass or named tuple in their order, the names
 and values of an enum's members (new ones may have come), the attributes that the code of another class sets

@@ -1,7 +1,7 @@
 """What is found out by looking at subtasks for a while, when somebody asks: backpressure, and flame graphs.
 
 Who asks is answered at once, with what is there; where that is nothing, or too old, looking begins, and who asks again
-a little later is told. All who ask of one vertex share what comes of it.
+a little later is told. All who ask of one vertex share the answer.
 
 Source: Flink's ``JobVertexBackPressureHandler``, ``BackPressureStatsTrackerImpl``, ``JobVertexFlameGraphHandler``,
 ``JobVertexThreadInfoTracker``, ``VertexFlameGraph``.

@@ -138,7 +138,7 @@ class Seals:
             self._fs.create_exclusive(self._path(number), json.dumps(content).encode())
 
     def take(self) -> bool:
-        """Have the newest seal, whoever had it before, unless this origin has made one that was replaced.
+        """Have the newest seal, from whichever origin had it before, unless this origin has made one that was replaced.
 
         Returns:
             Whether this origin has it; if not, another one has made a later seal.

@@ -1,11 +1,11 @@
 """Writes what a checkpoint holds, in one transaction with the note that it is written.
 
-The rules, for an attempt A of a subtask and whoever goes on from its checkpoints:
+The rules, for an attempt A of a subtask and for those that go on from its checkpoints:
 
-* What A prepares is committed under A's transactional id, by whoever commits it.
+* What A prepares is committed under A's transactional id, whichever attempt commits it.
 * A takes its id over before its first record. So an attempt that was replaced, and does not know it, is shut out of
   what a later one commits for it: the later one has taken the id over.
-* Whoever takes an id over that is not new, or takes it over again after a failure, looks at its note before he writes.
+* One that takes an id over that is not new, or again after a failure, looks at its note before it writes.
 
 Two subtasks of a later attempt may hold parts of what A prepared, and take A's id from one another: the one that loses
 it has written nothing, takes it over again and looks at the note.
@@ -132,7 +132,7 @@ class KafkaCommitter(Committer):
         try:
             self._write(taken.producer, transactional_id, written, committable)
         except BaseException:
-            self._release(transactional_id)  # what came of it the note will say
+            self._release(transactional_id)  # the note will say whether it was written
             raise
         taken.note = written
 

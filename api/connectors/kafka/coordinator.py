@@ -1,8 +1,9 @@
 """What Kafka's coordinators of transactions are asked that the client which writes cannot ask.
 
-A transaction is committed by whoever knows its id, its producer's id and its epoch (``EndTxn``). ``librdkafka`` sends
-that request for its own open transaction only, so these few requests go out through another client, ``kafka-python``.
-They are of the published protocol, in versions that brokers have had since 2.5 (3.0 for describing and listing).
+A transaction is committed by any client that knows its id, its producer's id and its epoch (``EndTxn``). ``librdkafka``
+sends that request for its own open transaction only, so these few requests go out through another client,
+``kafka-python``. They are of the published protocol, in versions that brokers have had since 2.5 (3.0 for describing
+and listing).
 
 Source: Kafka's protocol guide (``EndTxn``, ``InitProducerId``, ``DescribeTransactions``, ``ListTransactions``); KIP-98,
 KIP-664.
@@ -74,7 +75,7 @@ class TransactionMark:
 
     Attributes:
         transactional_id: Whose it is.
-        producer_id: Of whoever began it; a number that the broker gave.
+        producer_id: Of the producer that began it; a number that the broker gave.
         epoch: Of that producer.
     """
 
@@ -190,7 +191,7 @@ class Coordinator:
         return sorted(one for one in found if one.startswith(prefix))
 
     def abort(self, transactional_id: str, timeout_ms: int) -> None:
-        """End what an id has open, and shut out whoever opened it.
+        """End what an id has open, and shut out the producer that opened it.
 
         Raises:
             SinkError: If there is no answer.

@@ -1,9 +1,9 @@
 """What is written: a note for each transactional id, kept in a compacted topic.
 
 A note's key is a transactional id, its value says which of the things prepared under that id are written. It is sent in
-the same transaction as their records, so both are there or neither. Whoever wants to commit first takes the id over:
+the same transaction as their records, so both are there or neither. Before a commit the committer takes the id over:
 Kafka then ends what another process has open under it, and shuts that process out. After that the note does not change
-under his eyes, and what it says is true.
+under its eyes, and what it says is true.
 
 A note also says to which checkpoint the newest of these belongs, in which run the sink began, and whose job wrote them:
 so a job that goes on from an older checkpoint or savepoint finds what is written behind it (`newer_output`).

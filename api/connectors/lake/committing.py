@@ -1,6 +1,6 @@
-"""Commits what a checkpoint holds into a table, once, whoever tries it and however often.
+"""Commits what a checkpoint holds into a table, once, however often and by whichever attempt it is tried.
 
-The rules, for a committer and whoever goes on from its checkpoints:
+The rules, for a committer and for those that go on from its checkpoints:
 
 1. A commit adds its files and notes that it has done so (`headrace.connectors.lake.ledger`), in one atomic change.
 2. Before each try, the table is looked at afresh: is the note there, nothing is left to be done. The try is made on top

@@ -1,9 +1,9 @@
 """Output that a server keeps once by its number: exactly once where a server remembers the last number of each writer.
 
 An attempt of a subtask writes under a name of its own, a *publisher*, and numbers its rows from 1. The rows between
-two barriers are part of the checkpoint, with publisher and first number. Once it is complete they are sent, and whoever
-sends them, however often, sends the same rows under the same numbers. (Numbers that are given while a job reads again
-would not do: records come in another order after a restore, so one number would be two records.)
+two barriers are part of the checkpoint, with publisher and first number. Once it is complete they are sent, and each
+subtask that sends them, however often, sends the same rows under the same numbers. (Numbers that are given while a
+job reads again would not do: records come in another order after a restore, so one number would be two records.)
 
 The server remembers the last number alone, so numbers of a publisher must be sent in order, and one that is passed over
 is lost for ever. After a restore at another parallelism two subtasks may hold what one publisher prepared. So a
@@ -149,7 +149,7 @@ class NumberedCommitter(Committer, ABC):
         try:
             self._send_behind(committable["publisher"], first, num_rows, batches)
         except ExternalError:
-            self.disconnect()  # what came of it the last number will say
+            self.disconnect()  # the last number will say whether it was written
             raise
 
     def _send_behind(self, publisher: str, first: int, num_rows: int, batches: list[pa.RecordBatch]) -> None:

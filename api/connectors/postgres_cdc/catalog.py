@@ -221,8 +221,8 @@ def await_writers(connection: Any, settings: CdcSettings) -> None:
     """Wait until those who write the table now have ended; after the slot was made, before pages are read.
 
     A transaction whose commit is in the log before the slot's place is not told by the slot. Pages do not see it
-    either, as long as it waits for a disk or a standby: whoever commits is seen only after that. It holds its lock
-    of the table until it is seen.
+    either, as long as it waits for a disk or a standby: a writer that commits is seen only after that. It holds its
+    lock of the table until it is seen.
     """
     writers = _writers(connection, settings)
     while writers:

@@ -2,8 +2,8 @@
 
 *Staged*: records since the last barrier are one transaction to be. They are kept as Arrow IPC, in the checkpoint itself
 or in a table of the database, and their commit writes them, with a marker, in one transaction of the database. Its name
-is drawn by chance, so no two attempts, jobs or runs ever share one, and it travels with the committable: whoever
-commits it, at whatever parallelism, finds the same marker.
+is drawn by chance, so no two attempts, jobs or runs ever share one, and it travels with the committable: any
+subtask that commits it, at whatever parallelism, finds the same marker.
 
 A name begins with the sink's origin and owner (`headrace.engine.connectors.contract.SinkHistory`), so the markers tell
 a job that is restored which transactions were committed behind its checkpoint. What a checkpoint or the table for

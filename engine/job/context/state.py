@@ -94,7 +94,7 @@ class JobState:
     Attributes:
         epoch: The leader epoch; the checkpoint store may raise it.
         was_run_before: Whether an earlier leader has run the job, whatever it achieved.
-        newest_own: The newest complete checkpoint of this very job, whoever took it; 0 for none that is known.
+        newest_own: The newest complete checkpoint of this very job, under any leader; 0 for none that is known.
         phase: What the JobManager is busy with.
         deployment: Number of the current deployment, the attempt number of its executions; -1 before the first.
         scope: What is being stopped, or will be deployed next; means nothing once all tasks run.
