@@ -2,7 +2,8 @@
 
 A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them there. The others carry the mark
 ``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``. A test of many cases, each of which
-takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others.
+takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others; with ``of="ray"`` all
+but those that have that mark, and one of n of these.
 ``HEADRACE_TIMES_THE_BLOCKS=10`` runs ten times as many blocks of seeds in a campaign, and with 0.3, as in ``.ci/run``,
 it has its short form, in which each test has one block more than in every run at least. ``--part 1/3`` runs a third of
 the tests that are selected, and ``--part 2/3`` and ``3/3`` the others: ``.ci/run`` has them in turn.
@@ -94,8 +95,9 @@ def leave_most(items: Iterable[pytest.Item]) -> None:
     for item in items:
         sampled = item.get_closest_marker("sampled")
         if sampled and not item.get_closest_marker("campaign"):
-            name = item.nodeid.partition("[")[0]
-            if name in begun and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
+            name, of = item.nodeid.partition("[")[0], sampled.kwargs.get("of")
+            is_of_them = of is None or item.get_closest_marker(of)
+            if is_of_them and name in begun and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
                 item.add_marker(pytest.mark.campaign)
             begun.add(name)
 

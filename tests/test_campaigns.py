@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from campaigns import in_part, part, seeds
+from campaigns import in_part, leave_most, part, seeds
 
 
 class Item:
@@ -46,3 +46,35 @@ def test_each_seed_is_in_one_block_and_the_first_block_is_short(number):
     blocks = [seeds(block, number, first=1_000) for block in range(4)]
     assert [seed for block in blocks for seed in block] == list(range(1_000, 1_000 + 4 * number))
     assert len(blocks[0]) == (number + 2) // 3
+
+
+class Case(Item):
+    """A case of a test that is sampled."""
+
+    def __init__(self, nodeid, *marks, n, of):
+        super().__init__(nodeid, *marks)
+        self.sampled = pytest.mark.sampled(n, of=of).mark
+
+    def get_closest_marker(self, name):
+        return self.sampled if name == "sampled" else super().get_closest_marker(name)
+
+    def add_marker(self, mark):
+        self.marks += (mark.name,)
+
+
+SYSTEMS = ("sim", "local", "ray")
+
+
+def test_a_run_has_the_first_case_of_each_test_and_one_of_n_of_the_others():
+    cases = [Case(f"test_{name}[{n}]", n=4, of=None) for name in range(20) for n in range(9)]
+    leave_most(cases)
+    assert all("campaign" not in case.marks for case in cases[::9])
+    others = [case for number, case in enumerate(cases) if number % 9]
+    assert 0.15 < sum("campaign" not in case.marks for case in others) / len(others) < 0.35
+
+
+def test_only_cases_with_a_mark_are_left_out():
+    cases = [Case(f"test_{name}[{on}]", *["ray"][: on == "ray"], n=4, of="ray") for name in range(80) for on in SYSTEMS]
+    leave_most(cases)
+    assert {case.nodeid.partition("[")[2] for case in cases if "campaign" in case.marks} == {"ray]"}
+    assert 10 <= sum("campaign" not in case.marks for case in cases if "ray" in case.marks) <= 30

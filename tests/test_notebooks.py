@@ -26,6 +26,7 @@ def executed(name, folder):
     return notebook
 
 
+@pytest.mark.campaign
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
 def test_a_first_job(tmp_path):
@@ -91,7 +92,6 @@ def test_flights_batch_and_stream(tmp_path):
     )
 
 
-@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore")
 def test_sql(tmp_path):
     notebook = executed("06-sql.ipynb", tmp_path)

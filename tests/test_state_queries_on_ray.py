@@ -1,15 +1,21 @@
-"""Queryable state on Ray: slots in processes of their own answer, also behind the death of one."""
+"""Queryable state on Ray: slots in processes of their own answer, also behind the death of one.
+
+The job's output is exact: it is stopped in order, and each key's records are numbered from one on without a gap.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections import defaultdict
 
 import cloudpickle
 import pytest
 
 from headrace import KeyedProcessFunction, RestartStrategies, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.connectors.datagen import GeneratorSource
+from headrace.connectors.files import FileSink
 from headrace.jobs.snapshots import Snapshot
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.usefixtures("ray_session")]
@@ -23,6 +29,17 @@ class Count(KeyedProcessFunction):
 
     def process_element(self, value, context):
         self.count.update((self.count.value() or 0) + 1)
+        yield [value, self.count.value()]
+
+
+def numbers_in(folder):
+    """By key, the numbers of its records, sorted."""
+    found = defaultdict(list)
+    for part in folder.glob("part-*"):
+        for line in part.read_text().splitlines():
+            key, number = json.loads(line)
+            found[key].append(number)
+    return {key: sorted(numbers) for key, numbers in found.items()}
 
 
 def test_state_is_asked_for_behind_the_death_of_a_slot(tmp_path):
@@ -32,7 +49,7 @@ def test_state_is_asked_for_behind_the_death_of_a_slot(tmp_path):
         env.get_checkpoint_config().set_max_retained_checkpoints(100)  # the one that is opened stays meanwhile
         env.set_restart_strategy(RestartStrategies.fixed_delay_restart(5, 100))
         numbers = env.from_source(GeneratorSource(lambda n: n % 10, records_per_second=2_000), None, "numbers")
-        numbers.key_by(lambda n: n).process(Count()).uid("count").print()
+        numbers.key_by(lambda n: n).process(Count()).uid("count").sink_to(FileSink.json_lines(str(tmp_path / "out")))
         client = env.execute_async("asked")
         keys = [*range(10), 99]
         for view in client.views():
@@ -53,4 +70,7 @@ def test_state_is_asked_for_behind_the_death_of_a_slot(tmp_path):
             assert time.monotonic() < deadline
         with Snapshot.open(str(client.view().last_checkpoint_path)) as snapshot:
             assert [state.queryable for state in snapshot.states("count") if state.name == "count"] == ["count"]
-        client.cancel()
+        client.stop_with_savepoint(tmp_path / "savepoint")
+    numbers = numbers_in(tmp_path / "out")
+    assert sorted(numbers) == list(range(10))
+    assert all(found == list(range(1, len(found) + 1)) for found in numbers.values())

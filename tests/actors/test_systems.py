@@ -24,7 +24,7 @@ from headrace.engine.kernel.machine import (
 )
 from headrace.engine.protocol.messages import RequestFailed
 
-pytestmark = pytest.mark.sampled(2)  # a process of Ray takes a second to start
+pytestmark = pytest.mark.sampled(4, of="ray")  # a process of Ray takes a second to start
 
 ROOT = Address("root", "puppet")
 CHILD = Address("child", "puppet")

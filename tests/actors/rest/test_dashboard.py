@@ -90,8 +90,9 @@ def job(tmp_path_factory):
     job.env.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def watched(chromium, job):
+    """The page of one user, who goes from test to test: to load it takes more than a second of a core."""
     context = chromium.new_context(viewport=DESKTOP)
     watched = Watched(context.new_page(), job.address.url)
     watched.sign_in(job.address.tokens.write)
@@ -101,14 +102,10 @@ def watched(chromium, job):
     context.close()
 
 
-@pytest.fixture(scope="module")
-def modules(chromium, job):
+@pytest.fixture
+def modules(watched):
     """A page whose modules are called as they are."""
-    context = chromium.new_context(viewport=DESKTOP)
-    page = context.new_page()
-    page.goto(f"{job.address.url}/")
-    yield page
-    context.close()
+    return watched.page
 
 
 def places(job, checkpoint):
@@ -149,6 +146,7 @@ def test_every_page_opens_and_nothing_is_executed_that_is_a_name(watched, job, v
         assert page.query_selector("main img, main script, .notice.bad[role=alert]") is None, name
         page.screenshot(path=tmp_path / f"{name}.png")
         sizes[name] = (tmp_path / f"{name}.png").stat().st_size
+    page.set_viewport_size(DESKTOP)
     assert page.title() == "Headrace"
     assert min(sizes.values()) > 5_000, sizes  # none is blank
     watched.go(f"#/job/{job.id}/graph", ".vertex")

@@ -96,8 +96,9 @@ def looking(chromium, sets, token, size=DESKTOP):
     return watched
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def watched(chromium, sets):
+    """The page of one user, who goes from test to test: to load it takes more than a second of a core."""
     watched = looking(chromium, sets, sets.address.tokens.write)
     yield watched
     assert watched.complaints == []
@@ -111,7 +112,7 @@ def cells(page, selector):
 
 
 def test_the_list_has_data_sets_beside_streams(watched, sets):
-    watched.page.wait_for_selector("table.data")
+    watched.go("#/", "table.data")
     rows = {row[0].split("\n")[0]: row for row in cells(watched.page, "main")}
     assert any("data set" in row[0] and HOSTILE in row[0] for row in rows.values())
     (orders,) = [row for row in rows.values() if row[0] == "orders"]
@@ -144,14 +145,14 @@ def test_stages_are_those_that_rest_tells(watched, sets):
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("view", ["stages", "timeline", "exceptions", "accumulators", "plan"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_every_page_of_a_data_set_opens(chromium, sets, view, size):
-    watched = looking(chromium, sets, sets.address.tokens.write, size)
+def test_every_page_of_a_data_set_opens(watched, sets, view, size):
+    page = watched.page
+    page.set_viewport_size(size)
     for job_id in (sets.running, sets.failed, sets.many):
         watched.go(f"#/job/{job_id}/{view}", f"#{view if view != 'stages' else 'graph'}")
-    page = watched.page
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert (watched.complaints, watched.foreign, page.title()) == ([], [], "Headrace")
-    page.context.close()
+    page.set_viewport_size(DESKTOP)
 
 
 def test_a_failure_is_said_where_one_looks_first(watched, sets):

@@ -34,8 +34,9 @@ def shop(tmp_path_factory):
     shop.env.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def watched(chromium, shop):
+    """The page of one user, who goes from test to test: to load it takes more than a second of a core."""
     context = chromium.new_context(viewport=DESKTOP)
     watched = Watched(context.new_page(), shop.address.url)
     watched.sign_in(shop.address.tokens.write)
@@ -47,7 +48,10 @@ def watched(chromium, shop):
 
 def is_narrow_enough(page):
     page.set_viewport_size(PHONE)
-    return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    try:
+        return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        page.set_viewport_size(DESKTOP)
 
 
 @pytest.mark.parametrize("consistency", ["live", "checkpoint"])

@@ -180,6 +180,7 @@ def test_small_iterations_run_in_this_process_and_move_when_they_grow(with_small
     assert results[:2] == results[2:]
 
 
+@pytest.mark.campaign
 def test_an_iteration_that_doubles_is_handed_over(with_small_iterations, local):
     results = []
     for env in (with_small_iterations(2_000), local):

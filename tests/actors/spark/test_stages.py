@@ -1,4 +1,7 @@
-"""A run on Spark, watched: its stages with tasks and rows, and its end when somebody else says so."""
+"""A run on Spark, watched: its stages with tasks and rows, and its end when somebody else says so.
+
+Every run has the same by REST, in `test_reported_runs`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from headrace.dataset.live import DataSetRun
 from headrace.engine.errors import JobCanceledError
 from headrace.engine.plan.run_watch import RunWatch
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.campaign]
 
 PATIENCE_S = 120
 
