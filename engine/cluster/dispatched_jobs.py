@@ -12,7 +12,17 @@ from ..protocol.states import JobStatus
 from ..protocol.views import FailureView, JobView
 from .job_store_io import RecoveredJob
 
-__all__ = ["DispatchedJob", "ended_job", "failed_view", "first_view", "restarting_view"]
+__all__ = [
+    "LEADER_LOST",
+    "DispatchedJob",
+    "ended_job",
+    "failed_view",
+    "first_view",
+    "restarting_view",
+    "taken_over_view",
+]
+
+LEADER_LOST = "the cluster's leader was lost"
 
 
 @dataclass(slots=True)
@@ -92,6 +102,12 @@ def restarting_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
         history=(*job.view.history, (now_ms, f"restarts: {reason}")),
         failures=(*job.view.failures, FailureView(now_ms, "ProcessLostError", reason)),
     )
+
+
+def taken_over_view(job: DispatchedJob, term: int, now_ms: int) -> JobView:
+    """The view of a job that had not ended under the leader before, and restarts under the epoch of this one."""
+    note = f"restarts: {LEADER_LOST}; taken over under epoch {term}"
+    return replace(job.view, state=JobStatus.RESTARTING.value, failure=LEADER_LOST, history=((now_ms, note),))
 
 
 def failed_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:

@@ -72,7 +72,15 @@ from ..protocol.messages import (
 )
 from ..protocol.states import JobStatus
 from ..protocol.views import JobView
-from .dispatched_jobs import DispatchedJob, ended_job, failed_view, first_view, restarting_view
+from .dispatched_jobs import (
+    LEADER_LOST,
+    DispatchedJob,
+    ended_job,
+    failed_view,
+    first_view,
+    restarting_view,
+    taken_over_view,
+)
 from .job_archive import overdue_jobs, thin_out
 from .job_cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
 from .job_manager_hosts import JobManagerHosts, PingDue, job_manager_of
@@ -450,10 +458,7 @@ class Dispatcher:
     def _leader(self) -> LeaderFound:
         if self._is_active and self._election is not None:
             return LeaderFound(self.term, self.address.host)
-        seen = None if self._election is None else self._election.seen
-        if seen is None or seen.leader is None or seen.is_free:
-            return LeaderFound(0, None)
-        return LeaderFound(seen.epoch, seen.leader.host)
+        return LeaderFound(0, None) if self._election is None else self._election.seen_leader
 
     def _follow(self, election: LeaderElection, event: Any, now_ms: int) -> list[Command] | None:
         """Give an event to the election first; None if it is not about that and may be handled."""
@@ -467,7 +472,7 @@ class Dispatcher:
             self.term = election.epoch
             taken_over = self._take_over()
         if commands is not None:
-            return [*commands, *taken_over, *self._report_to_leader(election)]
+            return [*commands, *taken_over, *([] if self.term else election.report_to_leader(self.address))]
         if not taken_over:
             return None
         handler = self._handlers.get(kind_of(event))
@@ -511,17 +516,15 @@ class Dispatcher:
                 if recovered.submission is not None:
                     commands += self._clean_up(ended)  # the leader before did not come to that
                 continue
-            view = first_view(recovered.submission, now_ms)
-            job = DispatchedJob(recovered.submission, view, is_first=False, has_run=True)
+            submission = recovered.submission
+            job = DispatchedJob(submission, first_view(submission, now_ms), is_first=False, has_run=True)
             self._jobs[recovered.job_id] = job
             self.log.add(now_ms, f"job {recovered.job_id}", f"taken over under epoch {self.term}")
-            reason = "the cluster's leader was lost"
-            if job.submission.settings.restart_strategy().max_attempts == 0:
-                commands += self._fail(job, f"{reason}; it has no restart strategy", now_ms)
-                continue
-            note = f"restarts: {reason}; taken over under epoch {self.term}"
-            job.view = replace(job.view, state=JobStatus.RESTARTING.value, failure=reason, history=((now_ms, note),))
-            commands += self._start_job_manager(job, now_ms)
+            if submission.settings.restart_strategy().max_attempts == 0:
+                commands += self._fail(job, f"{LEADER_LOST}; it has no restart strategy", now_ms)
+            else:
+                job.view = taken_over_view(job, self.term, now_ms)
+                commands += self._start_job_manager(job, now_ms)
         thin_out(self._jobs)
         return commands
 
@@ -598,13 +601,6 @@ class Dispatcher:
             self.log.add(now_ms, "lease", event.result)
         return []
 
-    def _report_to_leader(self, election: LeaderElection) -> list[Command]:
-        seen = election.seen
-        if self.term or seen is None or seen.leader is None or seen.is_free or seen.leader.host == self.address.host:
-            return []
-        leader = Address(seen.leader.host, self.address.actor)
-        return [Send(leader, StandbyReported(self.address.host))]
-
     def _on_standby_reported(self, message: StandbyReported, _now_ms: int) -> list[Command]:
         if self._standbys is not None:
             self._standbys.reported(message.host, self.monotonic_ms())
@@ -617,9 +613,7 @@ class Dispatcher:
 
     def _on_end_standby(self, message: EndStandby, _now_ms: int) -> list[Command]:
         assert self._election is not None
-        seen = self._election.seen
-        is_older = self.term or (seen is not None and seen.epoch > message.epoch)
-        return [] if is_older else [StopHost()]
+        return [] if self.term or self._election.has_seen_newer(message.epoch) else [StopHost()]
 
 
 _BEYOND_ANY_EPOCH = 2**62

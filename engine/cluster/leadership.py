@@ -33,7 +33,7 @@ from typing import Any
 from headrace.state.checkpoints.leases import Acquisition, LeaderRecord, LeaseState, LeaseStore
 
 from ..kernel.event_log import EventLog
-from ..kernel.machine import Command, Offload, OffloadCompleted, StartTimer, kind_of
+from ..kernel.machine import Address, Command, Offload, OffloadCompleted, Send, StartTimer, kind_of
 
 __all__ = [
     "EndStandby",
@@ -190,6 +190,23 @@ class LeaderElection:
     def is_over(self) -> bool:
         """Whether this candidate must end: its leadership was lost, or the cluster was shut down."""
         return self._phase is _Phase.OVER
+
+    @property
+    def seen_leader(self) -> LeaderFound:
+        """Who leads, as the lease was seen last."""
+        seen = self.seen
+        if seen is None or seen.leader is None or seen.is_free:
+            return LeaderFound(0, None)
+        return LeaderFound(seen.epoch, seen.leader.host)
+
+    def has_seen_newer(self, epoch: int) -> bool:
+        """Whether a leader of a newer epoch has been seen."""
+        return self.seen is not None and self.seen.epoch > epoch
+
+    def report_to_leader(self, own: Address) -> list[Command]:
+        """Tell the leader, if there is another one, that this candidate stands by."""
+        host = self.seen_leader.host
+        return [] if host in (None, own.host) else [Send(Address(host, own.actor), StandbyReported(own.host))]
 
     def start(self) -> list[Command]:
         """Begin to watch."""
