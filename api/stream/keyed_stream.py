@@ -29,6 +29,7 @@ from ..arguments.checks import described, field_of, require_instance, whole
 from ..arguments.data_types import infer_output_type
 from ..arguments.known_columns import check_fields
 from .data_stream import DataStream
+from .field_folds import FieldFolds
 
 if TYPE_CHECKING:
     from .cached_stream import CachedDataStream
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["KeyedStream"]
 
 
-class KeyedStream(DataStream):
+class KeyedStream(FieldFolds[DataStream], DataStream):
     """A stream partitioned by key. `map`, `filter` and the like keep the partitioning but give streams without key.
 
     A MapFunction, FlatMapFunction or FilterFunction given to them has keyed state, by its runtime context; plain
@@ -89,26 +90,6 @@ class KeyedStream(DataStream):
         """
         operator = KeyedReduceOperator(self.key_selector, func)
         return self._same_records("reduce", operator, described("reduce", func))
-
-    def sum(self, field: str | int = 0) -> DataStream:
-        """Add up a field (name, or position in tuples) per key; other fields stay those of the key's first record."""
-        return self._fold("sum", field)
-
-    def min(self, field: str | int = 0) -> DataStream:
-        """Return the least value of a field per key; the other fields stay those of the key's first record."""
-        return self._fold("min", field)
-
-    def max(self, field: str | int = 0) -> DataStream:
-        """Return the greatest value of a field per key; the other fields stay those of the key's first record."""
-        return self._fold("max", field)
-
-    def min_by(self, field: str | int = 0) -> DataStream:
-        """Return the record with the least value of a field per key; of equal ones the first."""
-        return self._fold("min_by", field)
-
-    def max_by(self, field: str | int = 0) -> DataStream:
-        """Return the record with the greatest value of a field per key; of equal ones the first."""
-        return self._fold("max_by", field)
 
     def interval_join(self, other: KeyedStream) -> IntervalJoin:
         """Pair this stream's records with the other's of the same key whose event time is near enough.
@@ -189,7 +170,7 @@ class KeyedStream(DataStream):
 
         return WindowedStream(self, self.key_selector, CountWindows.of(size, slide), self._upstream)
 
-    def _fold(self, kind: str, field: str | int) -> DataStream:
+    def fold_field(self, kind: str, field: str | int) -> DataStream:
         operator = KeyedReduceOperator(self.key_selector, FieldReducer(kind, field_of(kind, field)))
         check_fields(kind, [field], self.known_columns)
         return self._same_records(kind, operator, f"{kind} of {field!r}")

@@ -30,6 +30,7 @@ from ..arguments.checks import described, field_of, require_instance, tag_id_of
 from ..arguments.data_types import TypeInformation, infer_output_type, schema_of
 from ..arguments.known_columns import check_fields, columns_behind, columns_used
 from .data_stream import DataStream
+from .field_folds import FieldFolds
 from .keyed_stream import KeyedStream
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ __all__ = ["WindowedStream"]
 _Stream = TypeVar("_Stream", bound="WindowedStream")
 
 
-class WindowedStream:
+class WindowedStream(FieldFolds[DataStream]):
     """The windows of a keyed stream, to be given a function. Made by ``window`` and ``count_window``."""
 
     def __init__(self, stream: DataStream, keys: KeySelector, assigner: WindowAssigner, upstream: DataStream) -> None:
@@ -182,27 +183,7 @@ class WindowedStream:
         function = ApplyBatchesFunction(window_function, schema_of(self._stream.hinted_type))
         return self._row_path("apply_batches", window_function, output_type, None, process=function)
 
-    def sum(self, field: str | int = 0) -> DataStream:
-        """Add up a field per window; the other fields are those of the window's first record."""
-        return self._fold("sum", field)
-
-    def min(self, field: str | int = 0) -> DataStream:
-        """Return the least value of a field per window; the other fields are those of the window's first record."""
-        return self._fold("min", field)
-
-    def max(self, field: str | int = 0) -> DataStream:
-        """Return the greatest value of a field per window; the other fields are those of the window's first record."""
-        return self._fold("max", field)
-
-    def min_by(self, field: str | int = 0) -> DataStream:
-        """Return the record with the least value of a field per window; of equal ones the first."""
-        return self._fold("min_by", field)
-
-    def max_by(self, field: str | int = 0) -> DataStream:
-        """Return the record with the greatest value of a field per window; of equal ones the first."""
-        return self._fold("max_by", field)
-
-    def _fold(self, kind: str, field: str | int) -> DataStream:
+    def fold_field(self, kind: str, field: str | int) -> DataStream:
         description = f"{kind} of {field!r} in {self._assigner!r}"
         check_fields(kind, [field], self._stream.known_columns)
         return self._windowed(
