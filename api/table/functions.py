@@ -63,23 +63,12 @@ def udf(
     )
 
 
-class UserDefinedFunction:
-    """A function of Python with its types. Made by `udf`."""
+class _PythonFunction:
+    """A function of Python with the types that it takes; None for what comes."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        kind: pa.DataType,
-        inputs: tuple[pa.DataType, ...] | None,
-        *,
-        is_arrow: bool,
-        is_deterministic: bool = True,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], inputs: tuple[pa.DataType, ...] | None) -> None:
         self._function = function
-        self._is_deterministic = is_deterministic
-        self._kind = kind
         self._inputs = inputs
-        self._is_arrow = is_arrow
 
     @property
     def name(self) -> str:
@@ -92,20 +81,45 @@ class UserDefinedFunction:
             return call(self, *values)
         return self._function(*values)
 
-    def named(self, name: str) -> Function:
-        """Return it as a function of SQL."""
+    def _called(self, name: str) -> tuple[str, int, int | None]:
+        """How it is called by a name, in words, with how many arguments at least, and at most."""
         least, most = argument_counts(self._function)
         if self._inputs is not None:
             least = most = len(self._inputs)
-        usage = f"{name}({', '.join(['x'] * least)}{', ...' if most is None else ''})"
+        return f"{name}({', '.join(['x'] * least)}{', ...' if most is None else ''})", least, most
+
+    def _operands(self, arguments: Sequence[Typed]) -> tuple[ColumnExpression, ...]:
+        """The arguments of a call, as the types that it takes."""
+        if self._inputs is not None:
+            arguments = [cast_to(one, kind) for one, kind in zip(arguments, self._inputs, strict=True)]
+        return tuple(one.expression for one in arguments)
+
+
+class UserDefinedFunction(_PythonFunction):
+    """A function of Python with its types. Made by `udf`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        kind: pa.DataType,
+        inputs: tuple[pa.DataType, ...] | None,
+        *,
+        is_arrow: bool,
+        is_deterministic: bool = True,
+    ) -> None:
+        super().__init__(function, inputs)
+        self._is_deterministic = is_deterministic
+        self._kind = kind
+        self._is_arrow = is_arrow
+
+    def named(self, name: str) -> Function:
+        """Return it as a function of SQL."""
+        usage, least, most = self._called(name)
         return Function(name, usage, self._bind_as(name), least, most)
 
     def _bind_as(self, name: str) -> Callable[..., Typed]:
         def bind(*arguments: Typed) -> Typed:
-            given = arguments if self._inputs is None else tuple(
-                cast_to(one, kind) for one, kind in zip(arguments, self._inputs, strict=True)
-            )  # fmt: skip
-            operands = tuple(one.expression for one in given)
+            operands = self._operands(arguments)
             own = self._function if self._is_deterministic else _another(self._function)
             function = own if arguments else _Constant(own)
             if self._is_arrow:
@@ -148,41 +162,23 @@ def udtf(
     return UserDefinedTableFunction(function, tuple(map(parse_type, types)), inputs)
 
 
-class UserDefinedTableFunction:
+class UserDefinedTableFunction(_PythonFunction):
     """A function of Python that gives rows, with its types. Made by `udtf`."""
 
     def __init__(
         self, function: Callable[..., Any], kinds: tuple[pa.DataType, ...], inputs: tuple[pa.DataType, ...] | None
     ) -> None:
-        self._function = function
+        super().__init__(function, inputs)
         self._kinds = kinds
-        self._inputs = inputs
-
-    @property
-    def name(self) -> str:
-        """What it is called in Python."""
-        return getattr(self._function, "__name__", type(self._function).__name__)
-
-    def __call__(self, *values: Any) -> Any:
-        """Call the function itself; with an expression among the values, return the call as an expression."""
-        if any(isinstance(value, Expression) for value in values):
-            return call(self, *values)
-        return self._function(*values)
 
     def named(self, name: str) -> TableFunction:
         """Return it as a function of SQL."""
-        least, most = argument_counts(self._function)
-        if self._inputs is not None:
-            least = most = len(self._inputs)
-        usage = f"{name}({', '.join(['x'] * least)}{', ...' if most is None else ''})"
+        usage, least, most = self._called(name)
         names = tuple(f"f{i}" for i in range(len(self._kinds)))
 
         def make(arguments: Sequence[Typed], columns: Sequence[str]) -> Expansion:
-            given = arguments if self._inputs is None else [
-                cast_to(one, kind) for one, kind in zip(arguments, self._inputs, strict=True)
-            ]  # fmt: skip
             fields = pa.schema(list(zip(columns, self._kinds, strict=True)))
-            return _RowsOfFunction(name, self._function, [one.expression for one in given], fields)
+            return _RowsOfFunction(name, self._function, self._operands(arguments), fields)
 
         return TableFunction(name, usage, names, make, least, most)
 
