@@ -17,25 +17,25 @@ class FieldFolds(ABC, Generic[_Stream]):
     """
 
     @abstractmethod
-    def fold_field(self, kind: str, field: str | int) -> _Stream:
+    def _fold(self, kind: str, field: str | int) -> _Stream:
         """Fold a field; ``kind`` is the name of the method here."""
 
     def sum(self, field: str | int = 0) -> _Stream:
         """Add up a field; other fields stay those of the first record of the key or window."""
-        return self.fold_field("sum", field)
+        return self._fold("sum", field)
 
     def min(self, field: str | int = 0) -> _Stream:
         """Return the least value of a field; other fields stay those of the first record of the key or window."""
-        return self.fold_field("min", field)
+        return self._fold("min", field)
 
     def max(self, field: str | int = 0) -> _Stream:
         """Return the greatest value of a field; other fields stay those of the first record of the key or window."""
-        return self.fold_field("max", field)
+        return self._fold("max", field)
 
     def min_by(self, field: str | int = 0) -> _Stream:
         """Return the record of the key or window with the least value of a field; of equal ones the first."""
-        return self.fold_field("min_by", field)
+        return self._fold("min_by", field)
 
     def max_by(self, field: str | int = 0) -> _Stream:
         """Return the record of the key or window with the greatest value of a field; of equal ones the first."""
-        return self.fold_field("max_by", field)
+        return self._fold("max_by", field)

@@ -170,7 +170,7 @@ class KeyedStream(FieldFolds[DataStream], DataStream):
 
         return WindowedStream(self, self.key_selector, CountWindows.of(size, slide), self._upstream)
 
-    def fold_field(self, kind: str, field: str | int) -> DataStream:
+    def _fold(self, kind: str, field: str | int) -> DataStream:
         operator = KeyedReduceOperator(self.key_selector, FieldReducer(kind, field_of(kind, field)))
         check_fields(kind, [field], self.known_columns)
         return self._same_records(kind, operator, f"{kind} of {field!r}")

@@ -183,7 +183,7 @@ class WindowedStream(FieldFolds[DataStream]):
         function = ApplyBatchesFunction(window_function, schema_of(self._stream.hinted_type))
         return self._row_path("apply_batches", window_function, output_type, None, process=function)
 
-    def fold_field(self, kind: str, field: str | int) -> DataStream:
+    def _fold(self, kind: str, field: str | int) -> DataStream:
         description = f"{kind} of {field!r} in {self._assigner!r}"
         check_fields(kind, [field], self._stream.known_columns)
         return self._windowed(
