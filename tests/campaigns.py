@@ -47,7 +47,7 @@ EVERY_RUN = "headrace"
 RANDOM = "random"
 """The only one that draws new examples."""
 
-TIMES_THE_EXAMPLES = {EVERY_RUN: 0.125, "short": 0.4, "campaign": 1, RANDOM: 5}
+TIMES_THE_EXAMPLES = {EVERY_RUN: 0.08, "short": 0.4, "campaign": 1, RANDOM: 5}
 """By profile, how many times the examples of a campaign a property sees."""
 
 
@@ -71,9 +71,9 @@ def blocks(in_every_run: int, in_a_campaign: int) -> list[Any]:
     return [*range(in_every_run), *(campaign(block) for block in range(in_every_run, in_all))]
 
 
-def seeds(block: int, number: int, first: int = 0) -> range:
-    """The seeds of a block: so many; block 0, which is in every run, has a third of them, block 1 the rest."""
-    few = first - (-number // 3)
+def seeds(block: int, number: int, first: int = 0, part: int = 6) -> range:
+    """The seeds of a block: so many; block 0, which is in every run, has one in ``part`` of them, block 1 the rest."""
+    few = first - (-number // part)
     start = first + number * block
     return range(few if block == 1 else start, few if block == 0 else start + number)
 
@@ -86,7 +86,7 @@ def planted(names: Iterable[str], slow: Collection[str]) -> list[Any]:
 def examples(number: int) -> int:
     """How many examples of a property to look for in this run, of so many that it has."""
     times = TIMES_THE_EXAMPLES.get(settings.get_current_profile_name(), 1)  # processes of Spark import tests, too
-    return max(5, int(number * times))
+    return max(3, int(number * times))
 
 
 def leave_most(items: Iterable[pytest.Item]) -> None:

@@ -45,7 +45,7 @@ def test_parts_are_counted_from_one():
 def test_each_seed_is_in_one_block_and_the_first_block_is_short(number):
     blocks = [seeds(block, number, first=1_000) for block in range(4)]
     assert [seed for block in blocks for seed in block] == list(range(1_000, 1_000 + 4 * number))
-    assert len(blocks[0]) == (number + 2) // 3
+    assert len(blocks[0]) == (number + 5) // 6
 
 
 class Case(Item):

@@ -6,6 +6,8 @@ import pytest
 from lanes import IN_EVERY_RUN, all_lanes, changed_lanes, in_turn, is_in_this_run, known, lanes_of, modules_of
 from zookeeper_server import zookeeper  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.xdist_group("lanes")  # one process reads all modules
+
 
 def test_each_server_is_a_lane_that_has_tests():
     lanes = all_lanes()

@@ -94,7 +94,8 @@ def test_savepoints_hold_tables(block: int) -> None:
 @pytest.mark.parametrize("block", blocks(1, 5))
 def test_phases_and_mini_batches_come_to_what_plain_loops_give(on_rocksdb: Any, block: int) -> None:
     outcomes = [
-        run_seed(seed, shapes=IN_PHASES, mutate=on_rocksdb if seed % 12 == 0 else None) for seed in seeds(block, 12)
+        run_seed(seed, shapes=IN_PHASES, mutate=on_rocksdb if seed % 12 == 0 else None)
+        for seed in seeds(block, 12, part=3)
     ]
     assert sum(outcome.restarts for outcome in outcomes) > 1
     run_rescale_seed(block, shapes=IN_PHASES)
@@ -155,7 +156,7 @@ def test_joins_that_keep_an_input_in_common_come_to_what_plain_loops_give(on_roc
 
 @pytest.mark.parametrize("block", blocks(1, 4))
 def test_rows_that_wait_for_a_tables_answer_are_joined_once(block: int) -> None:
-    outcomes = [run_seed(seed, shapes=LOOKED_UP) for seed in seeds(block, 12)]
+    outcomes = [run_seed(seed, shapes=LOOKED_UP) for seed in seeds(block, 12, part=3)]
     assert sum(outcome.restarts for outcome in outcomes) > 1
     run_rescale_seed(block, shapes=LOOKED_UP)
     run_savepoint_seed(block, shapes=LOOKED_UP)

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 RELATIVES = {
     "flat_map", "filter by times", "groups by a decimal and a time", "max_by", "first of groups", "right join by times",
     "full join by two fields", "anti join", "left join where", "anti join where", "minus", "intersect_all",
-    "over ranks of doubles, descending", "over ranks of times",
+    "over ranks of decimals", "over ranks of doubles, descending", "over ranks of times",
 }  # fmt: skip
 """Verbs that reach Spark in the way of another one, of other types or with another end: for campaigns."""
 

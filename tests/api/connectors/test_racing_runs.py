@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import Counter
 
+import pytest
 from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -199,6 +200,7 @@ for k in range(rounds):
 """
 
 
+@pytest.mark.campaign
 def test_of_processes_that_overwrite_one_directory_together_exactly_one_has_it(tmp_path):
     (tmp_path / "job.py").write_text(JOB)
     for k in range(ROUNDS):

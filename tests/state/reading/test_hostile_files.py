@@ -423,7 +423,7 @@ def test_a_key_file_that_is_a_pipe_is_not_waited_for(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ campaign
-@pytest.mark.parametrize("num_inputs", [30, campaign(500)])
+@pytest.mark.parametrize("num_inputs", [10, campaign(500)])
 def test_readers_survive_a_short_campaign(num_inputs):
     """In a process of its own: its children are forks, and RocksDB's threads, if it was used before, are not there."""
     readers = sorted(fuzz_seeds.READERS)
