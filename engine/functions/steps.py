@@ -21,6 +21,7 @@ Source: Flink's ``MailboxProcessor``, whose actions are one record each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ..columns.records import Batch
@@ -118,6 +119,13 @@ class StepMeter:
         """Before a piece: no more than so many records, 1 or more, by what happens to them."""
         self._wanted_rows = num_rows
         self.num_rows = 0
+
+    @property
+    def wanted_share(self) -> float:
+        """How many times the piece makes what was wanted at most; infinite if that has no bound."""
+        if self._wanted_rows >= UNBOUNDED_ROWS or not self.num_rows:
+            return math.inf
+        return self._wanted_rows / self.num_rows
 
     def rows_of(self, batch: Batch, offset: int = 0) -> int:
         """Return how many records of a batch to take now.

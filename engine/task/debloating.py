@@ -16,7 +16,9 @@ way to it: what has been sent, and what producers gather meanwhile.
   time, or one record. A consumer of very many channels has more than the target in flight for this.
 * *One of many tasks of a slot* waits for its turn most of the time, and seems slow for that. Were it given less, each
   turn would bring less, and turns cost what they cost: all of the slot would come to a stand. So a message is also
-  worth a millisecond of the consumer's own work, however long its turn does not come.
+  worth a millisecond of the consumer's own work, however long its turn does not come. Not if it is slow for another
+  reason: time in which it waits for work outside counts as work, and where its own consumers want less at once than
+  that, so much is enough.
 
 It decides only, from the clock it is given; `headrace.engine.task.channels` carries it out.
 
@@ -25,6 +27,7 @@ Source: Flink's ``BufferDebloater`` and ``ThroughputCalculator``; FLIP-183.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .channels import MESSAGES_PER_WINDOW, InputChannel
@@ -97,6 +100,10 @@ class BufferDebloater:
         # Bytes consumed and microseconds of work since that was looked at last; bytes per microsecond, 0 if not known.
         self._worked_bytes = self._work_us = 0
         self._bytes_per_work_us = 0.0
+        # Bytes that make what its own consumers want at once, by the last piece.
+        self._wanted_bytes = math.inf
+        # Since when it has waited for work outside; None while it does not.
+        self._blocked_since_ms: int | None = None
         # Bytes consumed and milliseconds with something to do since half of the windows was used last.
         self._bytes_since = self._busy_since = 0
         # How many times the target is in flight; at how many looks in a row there was always something to do.
@@ -111,13 +118,20 @@ class BufferDebloater:
             self._idle_ms += now_ms - self._since_ms
             self.is_idle, self._since_ms = False, now_ms
 
-    def took(self, num_bytes: int, now_ms: int, work_us: int = 0) -> bool:
+    def note_blocked(self, now_ms: int, *, is_blocked: bool) -> None:
+        """Note whether it can take no records because of work outside; told as often as that may have changed."""
+        if self._blocked_since_ms is not None:
+            self._work_us += 1_000 * (now_ms - self._blocked_since_ms)
+        self._blocked_since_ms = now_ms if is_blocked and not self.is_idle else None
+
+    def took(self, num_bytes: int, now_ms: int, work_us: int = 0, wanted_share: float = math.inf) -> bool:
         """Records have been processed.
 
         Args:
             num_bytes: Their size.
             now_ms: The time now.
             work_us: How long that took; 0 if it is not known.
+            wanted_share: So many times these records are what its own consumers want at once.
 
         Returns:
             Whether windows have grown, so that credit should be given at once.
@@ -126,6 +140,7 @@ class BufferDebloater:
         self._since_ms = now_ms
         if work_us:
             self._worked_bytes, self._work_us = self._worked_bytes + num_bytes, self._work_us + work_us
+            self._wanted_bytes = num_bytes * wanted_share
         self._num_bytes, self._busy_ms = self._num_bytes + num_bytes, self._busy_ms + busy_ms
         self._bytes_since, self._busy_since = self._bytes_since + num_bytes, self._busy_since + busy_ms
         self.is_idle = not any(channel.has_element for channel in self._channels)
@@ -138,10 +153,13 @@ class BufferDebloater:
         """Half of what was allowed has been taken, or it is the first that is known."""
         rate, known = self._bytes_since / max(self._busy_since, 1), self._bytes_per_ms or 0
         self._bytes_since = self._busy_since = 0
-        if rate <= (known if self.is_idle else SURE_GROWTH * known):
-            return False
-        self._bytes_per_ms = rate
-        return self._resize()
+        is_faster = rate > (known if self.is_idle else SURE_GROWTH * known)
+        if is_faster:
+            self._bytes_per_ms = rate
+        # Along a chain of many tasks consumers want more one after another: none waits for its next look.
+        window_bytes = self._window_for_turns()
+        wants_more = any(channel.window_bytes * SURE_GROWTH < window_bytes for channel in self._channels)
+        return (is_faster or wants_more) and self._resize()
 
     def _look(self, now_ms: int) -> bool:
         self._note_idleness(self._idle_ms > IDLE_SHARE * (now_ms - self._looked_ms))
@@ -166,13 +184,22 @@ class BufferDebloater:
     def _resize(self) -> bool:
         """Change what changes by enough; gives whether any window has grown."""
         assert self._bytes_per_ms is not None
-        num_channels = sum(not channel.is_ended for channel in self._channels)
         # Of each channel there are a window's messages on their way, and one that the producer gathers.
-        share_ms = self._target_ms * self._headroom / max(1, num_channels) / (MESSAGES_PER_WINDOW + 1)
-        message_bytes = max(self._bytes_per_ms * max(share_ms, MIN_MESSAGE_MS), self._bytes_per_work_us * MIN_WORK_US)
-        window_bytes = max(int(MESSAGES_PER_WINDOW * message_bytes), MIN_WINDOW_BYTES)
+        share_ms = self._target_ms * self._headroom / self._num_channels / (MESSAGES_PER_WINDOW + 1)
+        message_bytes = self._bytes_per_ms * max(share_ms, MIN_MESSAGE_MS)
+        window_bytes = max(int(MESSAGES_PER_WINDOW * message_bytes), self._window_for_turns(), MIN_WINDOW_BYTES)
         has_grown = False
         for channel in self._channels:
             if abs(window_bytes - channel.window_bytes) >= MIN_CHANGE * channel.window_bytes:
                 has_grown |= channel.resize(window_bytes)
         return has_grown
+
+    def _window_for_turns(self) -> int:
+        """What is always allowed, lest turns bring too little."""
+        message_bytes = min(self._bytes_per_work_us * MIN_WORK_US, self._wanted_bytes / self._num_channels)
+        return int(MESSAGES_PER_WINDOW * message_bytes)
+
+    @property
+    def _num_channels(self) -> int:
+        """Those that have not ended, at least one."""
+        return max(1, sum(not channel.is_ended for channel in self._channels))

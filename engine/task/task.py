@@ -19,6 +19,7 @@ Source: Flink's ``StreamTask``, ``StreamInputProcessor``; FLIP-147 (checkpoints 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -487,6 +488,8 @@ class Task:
         if self._checkpoints.holds_barriers:
             self._checkpoints.outputs_flushed()
         self.metrics.account(now_ms, is_backpressured=self._outputs.is_full)
+        if self._debloater is not None and self._chain.may_block and self.state is TaskState.RUNNING:
+            self._debloater.note_blocked(now_ms, is_blocked=self._chain.is_blocked)
         return wake_ms
 
     def _ready_input(self, is_blocked: bool) -> InputChannel | None:
@@ -503,16 +506,18 @@ class Task:
         if debloater is not None and debloater.is_idle:  # an alignment has ended
             debloater.wakes(self._now_ms())
         element = channel.take(self._meter.rows_of)
-        work_us = 0
+        work_us, wanted_share = 0, math.inf
         if isinstance(element, Batch):
             self._head.process_batch(element, channel.input_index)
-            work_us = self._meter.took()
+            work_us, wanted_share = self._meter.took(), self._meter.wanted_share
         else:
             self._meter.is_cut = False
             self._take_control(channel, element)
-        if debloater is not None and debloater.took(channel.consumed_bytes - consumed_bytes, self._now_ms(), work_us):
-            for one in self._inputs:
-                self._outbox.send(one.producer_address, one.grant())
+        if debloater is not None:
+            num_bytes = channel.consumed_bytes - consumed_bytes
+            if debloater.took(num_bytes, self._now_ms(), work_us, wanted_share):
+                for one in self._inputs:
+                    self._outbox.send(one.producer_address, one.grant())
         self._grant(channel)
 
     def _take_control(self, channel: InputChannel, element: Element) -> None:

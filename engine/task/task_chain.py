@@ -232,6 +232,11 @@ class OperatorChain:
 
     # ---------------------------------------------------------------------------------------------------- while it runs
     @property
+    def may_block(self) -> bool:
+        """Whether some operator has work done outside."""
+        return bool(self._offloaders)
+
+    @property
     def is_blocked(self) -> bool:
         """Whether an operator can take no more records for now."""
         return bool(self._offloaders) and any(operator.is_blocked for operator in self._offloaders)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.engine.columns.records import Batch
-from headrace.engine.functions.steps import STEP_US, StepMeter
+from headrace.engine.functions.steps import STEP_US, UNBOUNDED_ROWS, StepMeter
 from headrace.engine.kernel.machine import Address
 from headrace.engine.protocol.task_messages import DataMessage
 from headrace.engine.task.channels import MESSAGES_PER_WINDOW, InputChannel, OutputChannel
@@ -44,8 +44,20 @@ class Pipe:
         *,
         others_ms: float = 0,
         turn_us: int = 0,
+        outside_ms: float = 0,
+        wanted_rows: int = UNBOUNDED_ROWS,
     ) -> None:
-        """Others have their turn for so long before each of its own, which takes so long whatever it has to do."""
+        """Run it for a while.
+
+        Args:
+            rows_per_s: Its own speed.
+            for_ms: How long.
+            offered_per_s: Records that come; None for as many as there is credit for.
+            others_ms: Others have their turn for so long before each of its own ...
+            turn_us: ... which takes so long whatever it has to do.
+            outside_ms: Behind each record it waits so long for work outside.
+            wanted_rows: Its own consumers want so many records at once.
+        """
         end_ms = self.now_ms + for_ms
         while self.now_ms < end_ms:
             if offered_per_s is None:
@@ -61,19 +73,25 @@ class Pipe:
                 continue
             self.now_ms += others_ms
             consumed_bytes = self.inlet.consumed_bytes
+            self.meter.want(wanted_rows)
             batch = self.inlet.take(self.meter.rows_of)
             assert isinstance(batch, Batch)
             started_ms = self.now_ms
             self.debloater.wakes(round(self.now_ms))
             self.now_ms += 1_000 * batch.num_rows / rows_per_s + turn_us / 1_000
-            work_us = self.meter.took()
+            work_us, wanted_share = self.meter.took(), self.meter.wanted_share
             self.num_rows += batch.num_rows
             self.longest_step_ms = max(self.longest_step_ms, self.now_ms - started_ms)
             credit = self.inlet.credit_due()
-            if self.debloater.took(self.inlet.consumed_bytes - consumed_bytes, round(self.now_ms), work_us):
+            num_bytes = self.inlet.consumed_bytes - consumed_bytes
+            if self.debloater.took(num_bytes, round(self.now_ms), work_us, wanted_share):
                 credit = self.inlet.grant()
             if credit is not None:
                 self.output.add_credit(credit)
+            if outside_ms:
+                self.debloater.note_blocked(round(self.now_ms), is_blocked=True)
+                self.now_ms += outside_ms * batch.num_rows
+                self.debloater.note_blocked(round(self.now_ms), is_blocked=False)
 
     @property
     def in_flight_rows(self) -> int:
@@ -168,3 +186,22 @@ def test_one_of_many_tasks_of_a_slot_is_not_taken_for_slow() -> None:
     before, turns = pipe.num_rows, 20_000 / 200
     pipe.run(1_000_000, 20_000, others_ms=200, turn_us=50)
     assert (pipe.num_rows - before) / turns > 500, "half of a millisecond of its work each time, at least"
+
+
+def test_one_that_waits_for_work_outside_is_slow_however_little_it_does_itself() -> None:
+    """As an operator that asks a service: what has come is on its way as long as the service takes."""
+    pipe = Pipe(target_ms=100)
+    pipe.run(1_000_000, 20_000, outside_ms=5)
+    assert in_flight_ms(pipe, 200) < 200
+
+
+def test_one_that_waits_for_its_own_consumers_is_given_no_more_than_they_want_at_once() -> None:
+    """As a fast operator in front of a slow one, which takes three records at once, of 5 ms each."""
+    pipe = Pipe(target_ms=100)
+    pipe.run(1_000_000, 20_000, others_ms=15, wanted_rows=3)
+    assert in_flight_ms(pipe, 200) < 200
+
+
+def in_flight_ms(pipe: Pipe, rows_per_s: float) -> float:
+    """How long what is allowed to be in flight, and what is gathered, takes at that speed."""
+    return 1_000 * (1 + 1 / MESSAGES_PER_WINDOW) * pipe.inlet.window_bytes / ROW_BYTES / rows_per_s
