@@ -62,7 +62,11 @@ class NumberedWriter(SinkWriter):
 
     def write(self, batch: Batch) -> None:
         if len(batch):
-            self._rows.add(self._encode(batch))
+            self.add(self._encode(batch))
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows that are encoded."""
+        self._rows.add(rows)
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
         pieces, num_rows = self._rows.take()

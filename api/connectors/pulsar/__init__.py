@@ -1,4 +1,4 @@
-"""Pulsar: topics as source, exactly once.
+"""Pulsar: topics as source and as sink, exactly once.
 
 ``pip install 'headrace[pulsar]'`` brings the client, which nothing here imports before it is needed.
 
@@ -7,6 +7,7 @@ May import: `headrace.connectors.messages`, `headrace.formats`, `headrace.engine
 """
 
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from .sink import PulsarSink
 from .source import PulsarSource
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "CsvMessages",
     "JsonMessages",
     "MessageFormat",
+    "PulsarSink",
     "PulsarSource",
     "TextMessages",
 ]

@@ -23,6 +23,7 @@ from ..connectors.postgres_cdc import PostgresCdcTable
 from ..connectors.rabbitmq import RabbitmqTable
 from ..connectors.redis import RedisTable
 from .opensearch import SEARCH_TABLES
+from .pulsar import PulsarTable
 
 __all__ = ["connector_of"]
 
@@ -38,6 +39,7 @@ _CONNECTORS: tuple[Any, ...] = (
     NexmarkTable,
     PostgresCdcTable,
     PrintTable,
+    PulsarTable,
     RabbitmqTable,
     RedisTable,
     UpsertKafkaTable,
