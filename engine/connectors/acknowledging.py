@@ -204,8 +204,8 @@ class AcknowledgingReader(SourceReader, ABC, Generic[Tag]):
         # When the next span of a split is to end; None while its mark is under way.
         self._mark_due_ms: dict[str, int | None] = {}
         self._has_warned = False
-        # Stands for checkpoints where there are none.
-        self._num_polls = 0
+        # Stands for checkpoints where there are none, above the numbers of savepoints.
+        self._num_polls = 1 << 62
 
     def open(self, context: ReaderContext) -> None:
         self._context = context

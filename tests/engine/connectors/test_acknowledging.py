@@ -507,6 +507,15 @@ def test_without_checkpoints_a_message_is_acknowledged_when_its_record_has_gone_
     assert reader.acknowledged == [("a", 1)]
 
 
+def test_a_savepoint_without_checkpoints_keeps_no_message_back():
+    reader = Reader(checkpointing=False)
+    reader.add_splits([Split("a")])
+    assert reader.is_new("a", "x", 1)
+    reader.snapshot_for(1)
+    reader.settle(has_more=False)
+    assert reader.acknowledged == [("a", 1)]
+
+
 def test_a_queue_that_waits_for_a_checkpoint_says_so_once():
     reader = Reader()
     reader.add_splits([Split("a")])
