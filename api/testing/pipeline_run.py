@@ -216,6 +216,7 @@ class ProgramRun:
         """Return the newest numbers of every task, ended ones included."""
         for task in self._slot.tasks:
             task.report_metrics()
+            self._order(task.take_commands(), of_slot=True)  # nothing has happened to it that the slot would ask it for
         self._settle()
         return list(self._reports.values())
 
