@@ -13,6 +13,7 @@ Source: Flink's ``DataGeneratorSource``, ``NumberSequenceSource`` and ``RateLimi
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable
 from typing import Any, cast
@@ -20,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from headrace.engine.columns.records import Batch
+from headrace.engine.columns.records import MAX_TIMESTAMP, Batch
 from headrace.engine.connectors.contract import (
     ALL_SPLITS_FINISHED,
     NOTHING_NOW,
@@ -43,6 +44,7 @@ from headrace.engine.errors import (
 )
 from headrace.engine.functions.checkpointed import Wrapper
 from headrace.engine.functions.life import refuse_life
+from headrace.engine.functions.timers import DueQueue
 
 from ..arguments.data_types import Types, schema_of
 
@@ -84,12 +86,14 @@ class _RatePace:
     def give(self, count: int) -> None:
         self._given += count
 
+    def due_ms(self) -> int:
+        """Return when the next record is due, 0 for the first one."""
+        return 0 if self._since_ms is None else math.ceil(self._since_ms + self._given / self._per_ms)
+
     def next_ms(self) -> int:
-        """Return when the next record is due; not before the emit interval has passed."""
+        """Return when to ask again: when the next record is due, but not before the emit interval has passed."""
         now = self._now_ms()
-        since = now if self._since_ms is None else self._since_ms
-        exact = since + self._given / self._per_ms
-        return max(now + EMIT_INTERVAL_MS if self._per_ms * EMIT_INTERVAL_MS > 1 else now + 1, int(-(-exact // 1)))
+        return max(now + EMIT_INTERVAL_MS if self._per_ms * EMIT_INTERVAL_MS > 1 else now + 1, self.due_ms())
 
 
 def _check_rate(records_per_second: float | None) -> None:
@@ -231,10 +235,12 @@ class _GeneratorEnumerator:
 class _OpenRange:
     """The numbers of one split that are still to come."""
 
-    __slots__ = ("chunk", "done", "index", "of", "pace", "split")
+    __slots__ = ("chunk", "done", "index", "number", "of", "pace", "split")
 
-    def __init__(self, split: Split, rate: float | None, now_ms: Callable[[], int]) -> None:
+    def __init__(self, split: Split, number: int, rate: float | None, now_ms: Callable[[], int]) -> None:
         self.split = split
+        # In the order in which the reader got its splits.
+        self.number = number
         self.index: int = split.payload["index"]
         self.of: int = split.payload["of"]
         self.chunk: int = split.payload["chunk"]
@@ -252,15 +258,23 @@ class _OpenRange:
 
 
 class _GeneratorReader:
-    """Reads one or several splits, turn about, so that none waits for the end of another that never ends."""
+    """Reads one or several splits, turn about, so that none waits for the end of another that never ends.
+
+    With a rate each split has its own, and the turn is that of the one whose next record has been due for longest. No
+    poll looks at all splits, of which there may be thousands.
+    """
 
     def __init__(self, function: Callable[..., Any], is_batch: bool, count: int | None, rate: float | None) -> None:
         self._function = function
         self._is_batch = is_batch
         self._count = count
         self._rate = rate
-        self._splits: list[_OpenRange] = []
-        self._next = 0
+        self._splits: dict[int, _OpenRange] = {}
+        self._num_added = 0
+        # Numbers of the splits that may be read, by when they have their turn: with a rate the time of the next record,
+        # else a count of turns.
+        self._turns = DueQueue()
+        self._num_turns = 0
         # Splits held back by watermark alignment.
         self._paused: frozenset[str] = frozenset()
 
@@ -270,7 +284,10 @@ class _GeneratorReader:
     def add_splits(self, splits: list[Split]) -> None:
         for split in splits:
             self._check(split)
-            self._splits.append(_OpenRange(split, self._rate, self._context.now_ms))
+            self._num_added += 1
+            added = _OpenRange(split, self._num_added, self._rate, self._context.now_ms)
+            self._splits[added.number] = added
+            self._line_up(added)
 
     def _check(self, split: Split) -> None:
         """Make sure that a restored split can be gone on with by this source.
@@ -290,41 +307,58 @@ class _GeneratorReader:
 
     def pause_splits(self, split_ids: frozenset[str]) -> None:
         """Read these splits no further until told otherwise."""
+        changed = self._paused ^ split_ids
         self._paused = split_ids
+        for each in self._splits.values():
+            if each.split.split_id in changed:
+                self._turns.remove(each.number)
+                self._line_up(each)
+
+    def _line_up(self, each: _OpenRange) -> None:
+        """Give a split its next turn, unless it is held back; one that has come to its end is told of at once."""
+        if each.split.split_id in self._paused:
+            return
+        turn = 0
+        if each.pace is None:
+            self._num_turns += 1
+            turn = self._num_turns
+        elif not self._is_finished(each):
+            turn = each.pace.due_ms()
+        self._turns.add(turn, each.number)
+
+    def _is_finished(self, each: _OpenRange) -> bool:
+        return each.next_run(1, self._count)[1] == 0
 
     def poll(self, max_records: int) -> Any:
         if not self._splits:
             return ALL_SPLITS_FINISHED
-        for _ in range(len(self._splits)):
-            self._next %= len(self._splits)
-            current = self._splits[self._next]
-            if current.split.split_id in self._paused:
-                self._next += 1
-                continue
-            wanted = max_records if current.pace is None else min(max_records, current.pace.due())
-            if current.next_run(1, self._count)[1] == 0:
-                del self._splits[self._next]
-                return SplitFinished(current.split.split_id)
-            self._next += 1
-            if wanted == 0:
-                continue
-            batch = self._make_batch(current, wanted) if self._is_batch else self._make_rows(current, wanted)
-            current.done += batch.num_rows
-            if current.pace is not None:
-                current.pace.give(batch.num_rows)
-            return Polled(current.split.split_id, batch)
-        return NOTHING_NOW
+        number = self._turns.first_due(self._num_turns if self._rate is None else self._context.now_ms())
+        if number is None:
+            return NOTHING_NOW
+        self._turns.remove(number)
+        current = self._splits[number]
+        if self._is_finished(current):
+            del self._splits[number]
+            return SplitFinished(current.split.split_id)
+        # Its time has come: rounding may say that nothing is due yet.
+        wanted = max_records if current.pace is None else min(max_records, max(current.pace.due(), 1))
+        batch = self._make_batch(current, wanted) if self._is_batch else self._make_rows(current, wanted)
+        current.done += batch.num_rows
+        if current.pace is not None:
+            current.pace.give(batch.num_rows)
+        self._line_up(current)
+        return Polled(current.split.split_id, batch)
 
     def next_poll_ms(self) -> int | None:
-        paused = self._paused
-        open_paces = (s.pace for s in self._splits if s.pace is not None and s.split.split_id not in paused)
-        return min((pace.next_ms() for pace in open_paces), default=None)
+        number = self._turns.first_due(MAX_TIMESTAMP)
+        pace = None if number is None else self._splits[number].pace
+        return None if pace is None else pace.next_ms()
 
     def snapshot(self) -> list[Split]:
-        return [Split(s.split.split_id, s.split.payload, s.done) for s in self._splits]
+        return [Split(s.split.split_id, s.split.payload, s.done) for s in self._splits.values()]
 
     def close(self) -> None:
-        self._splits = []
+        self._splits = {}
 
     def _make_rows(self, current: _OpenRange, wanted: int) -> Batch:
         start, _ = current.next_run(1, self._count)

@@ -35,6 +35,7 @@ from ..functions.checkpointed import attach
 from ..functions.event_time_parts import WatermarkPart
 from ..functions.operator import Operator, OperatorContext
 from ..functions.steps import WithheldWatermark
+from ..functions.timers import DueQueue
 from ..operators.event_time import EventTimeTracker, WatermarkStrategy
 from ..operators.watermark_valve import CombinedWatermarkStatus
 from .contract import (
@@ -100,6 +101,9 @@ class SourceOperator(Operator):
         # Split id -> its event time, for every split that the reader has and has not finished.
         self._trackers: dict[str, EventTimeTracker] = {}
         self._combined = CombinedWatermarkStatus()
+        # Split ids by when their trackers want to be called. A reader may have thousands of splits, and most of them
+        # have nothing to do at a poll.
+        self._checks = DueQueue()
         # Whether strange event times have been told: once, however many splits have them.
         self._has_warned = False
         # Splits that have come and brought no record yet; and whether one was told of that began too late.
@@ -357,7 +361,9 @@ class SourceOperator(Operator):
             if not self._is_held:
                 due = self._opened().next_poll_ms()
                 times.append(self.context.now_ms() + DEFAULT_POLL_MS if due is None else due)
-            times.extend(time for tracker in self._trackers.values() if (time := tracker.next_time()) is not None)
+            check_ms = self._checks.next_time()
+            if check_ms is not None:
+                times.append(check_ms)
         elif not self._is_idle and (idle_ms := self._idle_without_split_ms) is not None:
             times.append(idle_ms)
         return min(times, default=None)
@@ -465,6 +471,7 @@ class SourceOperator(Operator):
         self._bounded.discard(split_id)
         self._unread.discard(split_id)
         self._combined.remove(split_id)
+        self._checks.remove(split_id)
 
     def _track(self, split_id: str, now_ms: int, *, is_bounded: bool | None) -> EventTimeTracker:
         if split_id in self._trackers:
@@ -472,6 +479,7 @@ class SourceOperator(Operator):
             raise InternalError(message, split=split_id)
         tracker = self._trackers[split_id] = EventTimeTracker(self.watermark_strategy, now_ms, self._warn_once)
         self._combined.add(split_id)
+        self._plan_check(split_id)
         if self.source.is_bounded if is_bounded is None else is_bounded:
             self._bounded.add(split_id)
         self._waiting_since_ms = None
@@ -484,14 +492,20 @@ class SourceOperator(Operator):
 
     def _check_time(self, now_ms: int) -> None:
         """Let clock-driven watermarks and idleness of the splits go on."""
-        for split_id, tracker in self._trackers.items():
-            due = tracker.next_time()
-            if due is not None and due <= now_ms:
-                tracker.on_time(now_ms)
-                self._combined.set_idle(split_id, tracker.is_idle)
-                self._combined.update(split_id, tracker.watermark_ms)
+        while (split_id := self._checks.first_due(now_ms)) is not None:
+            tracker = self._trackers[split_id]
+            tracker.on_time(now_ms)
+            self._checks.remove(split_id)
+            self._plan_check(split_id)
+            self._combined.set_idle(split_id, tracker.is_idle)
+            self._combined.update(split_id, tracker.watermark_ms)
         if self._trackers:
             self._update_status(self._combined.is_idle)
+
+    def _plan_check(self, split_id: str) -> None:
+        check_ms = self._trackers[split_id].next_time()
+        if check_ms is not None:
+            self._checks.add(check_ms, split_id)
 
     def _update_status(self, is_idle: bool) -> None:
         if is_idle != self._is_idle:

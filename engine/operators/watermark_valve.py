@@ -26,6 +26,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from ..functions.timers import DueQueue
 
 __all__ = ["CombinedWatermarkStatus", "StatusWatermarkValve", "TaskWatermark"]
 
@@ -121,6 +122,7 @@ class StatusWatermarkValve:
 
 @dataclass(slots=True)
 class _Part:
+    number: int
     watermark_ms: int = MIN_TIMESTAMP
     is_idle: bool = False
 
@@ -129,38 +131,66 @@ class CombinedWatermarkStatus:
     """The watermark of several parts: the splits of a source, or the inputs of an operator.
 
     Parts are told of by `update`, `set_idle`, `add` and `remove`; `combine` says the result. What happens at one
-    time, such as several splits that fall idle, is combined once: no order among them matters.
+    time, such as several splits that fall idle, is combined once: no order among them matters. A source may have
+    thousands of splits, so none of this looks at all of them.
     """
 
-    __slots__ = ("_parts", "watermark_ms")
+    __slots__ = ("_active", "_num_added", "_num_live", "_parts", "watermark_ms")
 
     def __init__(self) -> None:
         self._parts: dict[Hashable, _Part] = {}
+        self._num_added = 0
+        # Parts that have not ended; the numbers of those among them that are not idle, by their watermarks.
+        self._num_live = 0
+        self._active = DueQueue()
         # The combined watermark; `MIN_TIMESTAMP` before the first.
         self.watermark_ms = MIN_TIMESTAMP
 
     @property
     def is_idle(self) -> bool:
         """Whether some part has not ended, and all such are idle."""
-        live = [part for part in self._parts.values() if part.watermark_ms < MAX_TIMESTAMP]
-        return bool(live) and all(part.is_idle for part in live)
+        return self._num_live > 0 and len(self._active) == 0
 
     def add(self, name: Hashable) -> None:
         """Another part, e.g. a split just assigned; active, without a watermark."""
-        self._parts.setdefault(name, _Part())
+        if name not in self._parts:
+            self._num_added += 1
+            part = self._parts[name] = _Part(self._num_added)
+            self._count(part)
 
     def remove(self, name: Hashable) -> None:
         """Forget a part that is gone."""
-        self._parts.pop(name, None)
+        part = self._parts.pop(name, None)
+        if part is not None:
+            self._discount(part)
 
     def update(self, name: Hashable, watermark_ms: int) -> None:
         """A part's watermark, if it is no lower than the last."""
         part = self._parts[name]
-        part.watermark_ms = max(part.watermark_ms, watermark_ms)
+        if watermark_ms > part.watermark_ms:
+            self._discount(part)
+            part.watermark_ms = watermark_ms
+            self._count(part)
 
     def set_idle(self, name: Hashable, is_idle: bool) -> None:
         """Note that a part is idle or active."""
-        self._parts[name].is_idle = is_idle
+        part = self._parts[name]
+        if is_idle != part.is_idle:
+            self._discount(part)
+            part.is_idle = is_idle
+            self._count(part)
+
+    def _count(self, part: _Part) -> None:
+        if part.watermark_ms < MAX_TIMESTAMP:
+            self._num_live += 1
+            if not part.is_idle:
+                self._active.add(part.watermark_ms, part.number)
+
+    def _discount(self, part: _Part) -> None:
+        """It is about to change."""
+        if part.watermark_ms < MAX_TIMESTAMP:
+            self._num_live -= 1
+            self._active.remove(part.number)
 
     def combine(self) -> int | None:
         """Take account of what the parts have said.
@@ -168,12 +198,9 @@ class CombinedWatermarkStatus:
         Returns:
             The combined watermark if it has risen, else None.
         """
-        parts = self._parts.values()
-        if all(part.watermark_ms >= MAX_TIMESTAMP for part in parts):
-            lowest_ms = MAX_TIMESTAMP if parts else MIN_TIMESTAMP
-        else:
-            active = (p.watermark_ms for p in parts if not p.is_idle and p.watermark_ms < MAX_TIMESTAMP)
-            lowest_ms = min(active, default=MIN_TIMESTAMP)
+        lowest_ms = self._active.next_time()
+        if lowest_ms is None:
+            lowest_ms = MAX_TIMESTAMP if self._parts and not self._num_live else MIN_TIMESTAMP
         if lowest_ms <= self.watermark_ms:
             return None
         self.watermark_ms = lowest_ms

@@ -1,9 +1,10 @@
 """How long anything waits for records that cost 5 ms each.
 
 ``python tests/bench/granularity.py [CASE ...]``. All cases have a function that takes 5 ms for each record of a
-source that is far faster: chained to the source, and behind a shuffle, for rows and for columns, with aligned
-checkpoints by default, with a shorter target of debloating, and unaligned. They print how long the first record took to
-the next task, all checkpoints, and the cancellation. What heavy records hold in memory shows ``memory_of_steps.py``.
+source that is far faster: chained to the source, behind a shuffle, for rows and for columns, and behind another,
+fast function, with aligned checkpoints by default, with a shorter target of debloating, and unaligned. They print how
+long the first record took to the next task, all checkpoints, and the cancellation. What heavy records hold in memory
+shows ``memory_of_steps.py``.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ def chained(env: StreamExecutionEnvironment) -> Any:
 def shuffled(env: StreamExecutionEnvironment) -> Any:
     numbers = env.from_source(GeneratorSource(stamped), None, "numbers")
     return numbers.key_by(lambda row: row["v"] % 100).map(slowly)
+
+
+def behind_a_fast_one(env: StreamExecutionEnvironment) -> Any:
+    numbers = env.from_source(GeneratorSource(stamped), None, "numbers")
+    return numbers.rebalance().map(lambda row: row).rebalance().map(slowly)
 
 
 def slowly_by_columns(batch: Any) -> Any:
@@ -106,6 +112,7 @@ def show_waiting(
 CASES: dict[str, Callable[[float], None]] = {
     "chained": lambda s: show_waiting("chained to the source", chained, s),
     "aligned": lambda s: show_waiting("behind a shuffle, aligned", shuffled, s),
+    "behind": lambda s: show_waiting("behind a fast function and two exchanges, aligned", behind_a_fast_one, s),
     "columns": lambda s: show_waiting("columns behind a shuffle, aligned", shuffled_columns, s),
     "short": lambda s: show_waiting("behind a shuffle, aligned, target 50 ms", shuffled, s, target="50 ms"),
     "unaligned": lambda s: show_waiting("behind a shuffle, unaligned", shuffled, s, is_unaligned=True),

@@ -78,6 +78,49 @@ def test_records_come_at_the_rate_of_the_clock(reading, clock_class):
     assert reader.poll(3).batch.rows == [10]
 
 
+def test_of_many_splits_with_a_rate_each_has_its_turn_when_its_record_is_due(reading, clock_class):
+    """Each keeps its own rate, whichever others there are; one that has come to its end is told of at once."""
+    clock = clock_class()
+    run = reading(clock)
+    source = GeneratorSource(lambda i: i, 250, records_per_second=1_000, number_of_splits=100)
+    reader = run.open(source)
+    reader.add_splits(run.discover(source))
+    rows, finished = [], {}
+    while len(finished) < 100:
+        polled = reader.poll(10)
+        if polled is NOTHING_NOW:
+            assert reader.next_poll_ms() == clock.now_ms + 1 or clock.now_ms % 100 == 0
+            clock.now_ms = reader.next_poll_ms()
+        elif isinstance(polled, Polled):
+            rows += [(clock.now_ms, row) for row in polled.batch.rows]
+        else:
+            finished[polled.split_id] = clock.now_ms
+    assert rows == [(100 * (number // 100), number) for number in range(250)]
+    assert finished == {f"{index}/100": 200 if index < 50 else 100 for index in range(100)}
+
+
+def test_splits_that_are_held_back_go_on_where_they_were(reading, clock_class):
+    for rate in (None, 300):
+        clock = clock_class()
+        run = reading(clock)
+        source = GeneratorSource(lambda i: i, records_per_second=rate, number_of_splits=3)
+        reader = run.open(source)
+        reader.add_splits(run.discover(source))
+        reader.pause_splits(frozenset({"1/3"}))
+        assert [reader.poll(1).batch.rows for _ in range(2)] == [[0], [2]]
+        clock.now_ms += 10
+        assert [reader.poll(1).batch.rows for _ in range(2)] == [[3], [5]]
+        reader.pause_splits(frozenset({"0/3", "2/3"}))
+        assert reader.poll(1).batch.rows == [1]
+        reader.pause_splits(frozenset({"0/3", "1/3", "2/3"}))
+        assert reader.poll(1) is NOTHING_NOW
+        assert reader.next_poll_ms() is None
+        reader.pause_splits(frozenset())
+        clock.now_ms += 10
+        polled = [reader.poll(1) for _ in range(3)]
+        assert sorted(row for each in polled for row in each.batch.rows) == [4, 6, 8]
+
+
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=60), st.sampled_from([3.0, 50.0, 1000.0, 123456.0]))
 @settings(max_examples=examples(60), deadline=None)
 def test_the_rate_is_kept_over_time(reading, clock_class, steps, rate):

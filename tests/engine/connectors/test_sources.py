@@ -16,6 +16,7 @@ from headrace.engine.columns.records import MAX_WATERMARK, Batch, StreamStatus, 
 from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, Split
 from headrace.engine.connectors.sources import DEAD_LETTER_TAG, PollResult, SourceOperator
 from headrace.engine.errors import InternalError, SourceError
+from headrace.engine.operators.event_time import EventTimeTracker
 
 IDLE_AFTER_A_SECOND = MONOTONOUS.with_idleness("1 s")
 
@@ -49,6 +50,29 @@ def test_a_reader_may_want_several_splits_at_once():
     source.poll(1)
     assert source.output.rows == [1, 3]
     assert source.output.watermarks == [0]
+
+
+def test_a_poll_does_not_look_at_all_splits(monkeypatch):
+    source = Harness(strategy=IDLE_AFTER_A_SECOND)
+    for number in range(300):
+        source.add(f"split {number:03}", number, number + 1_000)
+    looked = []
+    original = EventTimeTracker.next_time
+
+    def next_time(self):
+        looked.append(self)
+        return original(self)
+
+    monkeypatch.setattr(EventTimeTracker, "next_time", next_time)
+    for number in range(300):
+        source.poll(1)
+        assert source.operator.next_poll_ms() is not None
+        assert source.output.rows == list(range(number + 1))
+    assert len(looked) == 0
+    assert source.output.watermarks == [-1]  # the lowest of all splits, once each has one
+    source.now_ms = 500
+    source.poll(1)
+    assert len(looked) == 300  # the time has come to look at each
 
 
 def test_the_end_is_told_once_all_splits_are_read():
