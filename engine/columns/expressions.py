@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.state.errors import ProgramError, TypeMismatchError, nearest
+from headrace.state.values.types import ATOMS
 
 from .decimal_kernels import as_literal
 from .kernel_calls import call_kernel, first_line, without_values
@@ -590,13 +591,15 @@ _COSTLY = frozenset(("lower", "upper", "contains", "like", "replace", "substr", 
 
 _FREE_FUNCTIONS = frozenset({"coalesce", "concat"})
 
+_CASTS: dict[type, pa.DataType] = dict(ATOMS[name] for name in ("int64", "float64", "string", "bool", "binary"))
+"""What a column is cast to by a type of Python."""
+
 
 def _data_type(to: pa.DataType | str | type) -> pa.DataType:
     if isinstance(to, pa.DataType):
         return to
-    plain = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_(), bytes: pa.binary()}
-    if isinstance(to, type) and to in plain:
-        return plain[to]
+    if isinstance(to, type) and to in _CASTS:
+        return _CASTS[to]
     try:
         return pa.type_for_alias(to)
     except (ValueError, TypeError) as error:
