@@ -31,6 +31,7 @@ def spark() -> Iterator[Any]:
         local_iteration_bytes=0,
         configs={f"spark.{part}.extraJavaOptions": f"{ADD_OPENS} {QUICK_START}" for part in ("driver", "executor")},
     )
+    ExecutionEnvironment(executor, PARALLELISM, options={}).generate_sequence(1, 3).count()  # it starts now
     yield executor
     executor.close()
     assert not java_children()
