@@ -111,6 +111,10 @@ def test_the_only_cluster_on_ray_is_told(spark):
     with connect("ray", name="shows"):
         env = on_ray(spark)
         assert env.from_elements(1, 2).count() == 2
-        (job,) = [view for name, view in all_jobs() if name == "shows"]
-        assert (job.is_data_set, job.state) == (True, "FINISHED")
+
+        def told():
+            return [(job.is_data_set, job.state) for name, job in all_jobs() if name == "shows"]
+
+        # A program waits only for a while until it is heard.
+        until(lambda: told() == [(True, "FINISHED")], "its end is not told")
         env._reports.close()
