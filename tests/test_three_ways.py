@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -100,6 +101,59 @@ def test_as_an_application_whose_client_has_gone(cluster, tmp_path):
     assert "Job 'delays' succeeded" in ran.stdout + ran.stderr, ran.stdout + ran.stderr
     assert "delays per airport: FINISHED" in ran.stdout
     assert delays_in(tmp_path / "out") == expected_delays()
+
+
+SURVIVOR = """
+    import sys
+    from headrace import StreamExecutionEnvironment
+    from headrace.connectors.datagen import GeneratorSource
+    from headrace.connectors.files import FileSink
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.enable_checkpointing(200, directory=sys.argv[1] + "/checkpoints")
+    source = GeneratorSource(lambda n: n, count=3_000, records_per_second=300)
+    env.from_source(source).key_by(lambda n: n % 7).map(lambda n: {"n": n}).sink_to(
+        FileSink.json_lines(sys.argv[1] + "/out")
+    )
+    env.execute("survivor")
+    print("ended", flush=True)
+"""
+
+
+@pytest.mark.campaign
+def test_an_application_that_ray_job_stop_has_stopped_goes_on(cluster, tmp_path):
+    ray, environment, _, server = cluster
+    wait_until_served(server)
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "survivor.py").write_text(textwrap.dedent(SURVIVOR))
+
+    def run(*command):
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=False)
+
+    def submit(name, *options):
+        ran = run(
+            sys.executable, "-m", "headrace.cli", "run-application", "--address", server, "--python", sys.executable,
+            "--submission-id", name, "--ha-dir", tmp_path / "ha", "--cluster-id", "orders", "-p", "2", *options,
+            folder / "survivor.py", tmp_path,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    def committed():
+        files = (tmp_path / "out").glob("part-*")
+        return sorted(json.loads(line)["n"] for file in files for line in file.read_text().splitlines())
+
+    submit("first")
+    deadline = time.monotonic() + BOUND_S
+    while not committed():
+        assert time.monotonic() < deadline, "it writes nothing"
+        time.sleep(0.1)
+    stopped = run(ray, "job", "stop", "--address", server, "first")
+    assert "was stopped" in stopped.stdout + stopped.stderr
+    assert 0 < len(committed()) < 3_000
+    assert "ended" in submit("second", "--follow")
+    assert committed() == list(range(3_000))
 
 
 @pytest.mark.campaign
