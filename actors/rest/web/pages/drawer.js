@@ -26,20 +26,23 @@ function Load_({ vertex, points }) {
     <${Chart} title="Share of time" lines=${[line("busy", "busy", 2), line("held up", "held", 3)]} format=${percent} most=${1} note="mean of the subtasks" />`;
 }
 
-const SUBTASK_COLUMNS = [
+/** A job's TaskManagers have its id in their names, which tells nobody anything on the job's own page. */
+const shortName = (id, job) => id.replace(job.jid, "…");
+
+const subtaskColumns = (job) => [
   { label: "#", cell: (one) => one.subtask + 1 },
   { label: "State", cell: (one) => html`<${State} state=${one.status} />` },
   { label: "Records in", right: true, cell: (one) => whole(one.metrics["read-records"]) },
   { label: "Records out", right: true, cell: (one) => whole(one.metrics["write-records"]) },
   { label: "Attempt", right: true, cell: (one) => one.attempt },
   { label: "For", right: true, cell: (one) => duration(one.duration) },
-  { label: "TaskManager", wide: true, cell: (one) => (one["taskmanager-id"] ? html`<a href=${href("task-managers", one["taskmanager-id"])} title=${`${one.endpoint} on ${one.node || "an unknown node"}`}>${one["taskmanager-id"]}</a>` : "–") },
+  { label: "TaskManager", cell: (one) => (one["taskmanager-id"] ? html`<a href=${href("task-managers", one["taskmanager-id"])} title=${`${one["taskmanager-id"]}, ${one.endpoint} on ${one.node || "an unknown node"}`}>${shortName(one["taskmanager-id"], job)}</a>` : "–") },
 ];
 
 function Subtasks({ job, vertex }) {
   const { data, error } = usePoll(base(job, vertex));
   if (!data) return html`<${Pending} error=${error} />`;
-  return html`<${Stale} error=${error} /><${Table} columns=${SUBTASK_COLUMNS} rows=${data.subtasks} keyOf=${(one) => one.subtask} />`;
+  return html`<${Stale} error=${error} /><${Table} columns=${subtaskColumns(job)} rows=${data.subtasks} keyOf=${(one) => one.subtask} />`;
 }
 
 function Watermarks({ job, vertex }) {
