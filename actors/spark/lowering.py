@@ -64,10 +64,10 @@ from headrace.engine.plan.plan import (
 
 from .catalyst import aggregate_of, column_of, spark_type
 from .columns import Layout, column_name
-from .iterations import bulk, delta, kept_for, looked_up
 from .joining import co_group, condition_join, cross, join, semi_join
 from .relations import Job, Relation, Scope, native_keys, native_orders
 from .sources import source_relation
+from .supersteps import bulk, delta, kept_for, looked_up
 
 __all__ = ["lowered"]
 

@@ -85,8 +85,8 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
             optimized: Whether as it will run, else as it was written.
             as_json: Whether for tools.
         """
-        from headrace.engine.optimizer.explain import explain_json, explain_text
         from headrace.engine.optimizer.optimizer import optimize
+        from headrace.engine.optimizer.plan_text import explain_json, explain_text
 
         sink = Collect(id=self._environment.new_id(), name="collect", inputs=(self._node,), schema=self.schema,
                        ships=(FORWARD,))  # fmt: skip

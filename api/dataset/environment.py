@@ -294,7 +294,7 @@ class ExecutionEnvironment(DataSetSources):
 
     def get_execution_plan(self) -> str:
         """Return the plan of what ``execute`` would run, as JSON."""
-        from headrace.engine.optimizer.explain import explain_json
+        from headrace.engine.optimizer.plan_text import explain_json
 
         return explain_json(self._optimized(tuple(self._sinks)))
 
@@ -328,7 +328,7 @@ class ExecutionEnvironment(DataSetSources):
     ) -> ExecutionResult:
         """Run a plan from its sinks; called by the data set classes."""
         if is_only_shown():
-            from headrace.engine.optimizer.explain import explain_json, explain_text
+            from headrace.engine.optimizer.plan_text import explain_json, explain_text
 
             optimized = self._optimized(sinks)
             shown = f"data set {job_name!r}\n{explain_text(optimized)}"
@@ -338,7 +338,7 @@ class ExecutionEnvironment(DataSetSources):
         with self._fetched_files() as cached, self._reports.tell(job_name, watch) as told:
             optimized = self._optimized(sinks)
             if told is not None:
-                from headrace.engine.optimizer.explain import explain_text
+                from headrace.engine.optimizer.plan_text import explain_text
 
                 watch, told.plan = told.watch, explain_text(optimized)
             result = executor.execute(optimized, parallelism=self._parallelism, cached_files=cached, watch=watch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headrace.engine.optimizer.explain import explain_tree
+from headrace.engine.optimizer.plan_text import explain_tree
 from headrace.engine.plan.plan import Node
 from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, OperatorView, VertexView

@@ -18,9 +18,9 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import Call
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.optimizer.explain import explain_tree
 from headrace.engine.optimizer.growth import SETTING, Growth, states_of, ttl_text, ttls_of, with_time_to_live
 from headrace.engine.optimizer.optimizer import optimize
+from headrace.engine.optimizer.plan_text import explain_tree
 from headrace.engine.optimizer.stream_traits import is_temporal_sort, takes_back
 from headrace.engine.optimizer.tables import as_data_sets, as_streams
 from headrace.engine.optimizer.tuning.choices import Phases, Tuning

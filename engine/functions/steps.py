@@ -4,7 +4,7 @@ Messages, barriers, timers, queries and cancellation pass between two steps of a
 what it costs, not by a number of records: about `STEP_US` of time, and as many bytes as a buffer gathers. What a record
 costs, with all that the operators of the chain do for it, is measured; the first piece is one record, and pieces grow
 while they turn out cheap, so that records of a microsecond and of a minute need no settings. A step should not produce
-much more than its consumers want at once: what that means in records, `headrace.engine.task.task_channels` knows.
+much more than its consumers want at once: what that means in records, `headrace.engine.task.inputs_outputs` knows.
 
 A batch that costs more is taken in *pieces*, wherever it waits: at the head of a channel, in what a restore brought, in
 the backlog of a loop. The rest stays where it is, in order, and belongs to whatever is asked of that place: it is

@@ -49,11 +49,11 @@ from .barriers import Alignment, BarrierAligner, is_always_aligned
 from .channel_state import CHANNEL_KIND, Logged
 from .channels import InputChannel
 from .in_flight import InFlightLog, LogPlaces
+from .inputs_outputs import TaskOutputs
 from .loops import LoopFeedback
+from .operator_chain import OperatorChain, SnapshotDraft
 from .outbox import LateSnapshotDiscarded, SnapshotUploaded, TaskOutbox
 from .snapshot_io import discard_late_snapshot, upload_snapshot
-from .task_chain import OperatorChain, SnapshotDraft
-from .task_channels import TaskOutputs
 
 __all__ = ["TaskCheckpoints"]
 

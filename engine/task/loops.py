@@ -14,10 +14,10 @@ from headrace.state.checkpoints.snapshot import SnapshotPart
 from ..columns.records import Element
 from .chain import ChainLink
 from .channels import CutBatch, InputChannel
+from .inputs_outputs import TaskInputs
 from .iterations import IterationHead, LoopTask
 from .loop_progress import LoopGates, ProbeRelay
 from .outbox import TaskOutbox
-from .task_channels import TaskInputs
 
 __all__ = ["LoopBody", "LoopFeedback"]
 

@@ -9,9 +9,9 @@ How to read it. A *record* comes in by `Task.receive`, is taken in `Task.step`, 
 calls and leaves by `Task.flush`. A *barrier* is taken like a record and handed to `headrace.engine.task.checkpoints`;
 behind it, what waited is processed, oldest first, before anything newer of the same channel. One that may overtake
 records is handed over when it arrives. A *restart* makes a new task: the slot has the state read, and `Task.initialize`
-gives it to the operators, in `headrace.engine.task.task_chain`; what was in flight is processed first
+gives it to the operators, in `headrace.engine.task.operator_chain`; what was in flight is processed first
 (`headrace.engine.task.channel_state`). Loops are joined in `headrace.engine.task.loops`, channels in
-`headrace.engine.task.task_channels`.
+`headrace.engine.task.inputs_outputs`.
 
 Source: Flink's ``StreamTask``, ``StreamInputProcessor``; FLIP-147 (checkpoints after tasks have finished).
 """
@@ -61,12 +61,12 @@ from .channel_state import Replay
 from .channels import InputChannel
 from .checkpoints import TaskCheckpoints
 from .debloating import BufferDebloater
+from .inputs_outputs import TaskInputs, TaskOutputs
 from .iterations import IterationHead, LoopTask
 from .loops import LoopBody, LoopFeedback
+from .operator_chain import OperatorChain
 from .outbox import TaskMetrics, TaskOutbox
 from .processor_time import ProcessorTime
-from .task_chain import OperatorChain
-from .task_channels import TaskInputs, TaskOutputs
 
 __all__ = ["Task"]
 

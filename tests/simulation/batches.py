@@ -26,7 +26,7 @@ from headrace import (
 from headrace.connectors.files import FileSink
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.operators import process
-from headrace.engine.task import task_chain
+from headrace.engine.task import operator_chain
 from headrace.functions import sum as sum_of
 
 __all__ = ["BATCHES", "BATCH_MUTANTS", "as_batch", "run_batch_seed"]
@@ -235,10 +235,10 @@ def last_values_are_kept_in_the_last_checkpoint() -> Iterator[Any]:
                 context.is_batch = True
 
     original = process.KeyedReduceOperator._give_last_values
-    original_snapshot = task_chain.OperatorChain.snapshot
+    original_snapshot = operator_chain.OperatorChain.snapshot
     with (
         mock.patch.object(process.KeyedReduceOperator, "_give_last_values", give),
-        mock.patch.object(task_chain.OperatorChain, "snapshot", snapshot),
+        mock.patch.object(operator_chain.OperatorChain, "snapshot", snapshot),
     ):
         yield as_batch
 
@@ -246,11 +246,11 @@ def last_values_are_kept_in_the_last_checkpoint() -> Iterator[Any]:
 @mutant
 def what_was_gathered_is_fed_as_it_came() -> Iterator[Any]:
     """Keyed operators see records in the order of arrival."""
-    with mock.patch.object(task_chain, "SortedInput", _Unsorted):
+    with mock.patch.object(operator_chain, "SortedInput", _Unsorted):
         yield as_batch
 
 
-class _Unsorted(task_chain.SortedInput):
+class _Unsorted(operator_chain.SortedInput):
     def takes(self, input_index: int) -> bool:
         return False
 

@@ -14,7 +14,7 @@ from campaigns import campaign
 from spark_kit import java_children
 
 from headrace import IntCounter, LongCounter, MapFunction, Types, UserFunctionError, col, count
-from headrace.actors.spark import iterations
+from headrace.actors.spark import supersteps as spark_supersteps
 from headrace.actors.spark.session import open_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -127,7 +127,7 @@ def test_memory_stays_flat_over_many_supersteps(on_spark, supersteps, without_co
 
     def watched(superstep, _value):
         held.append(kept())
-        if superstep % iterations.COLLECTED_SUPERSTEPS == 0:
+        if superstep % spark_supersteps.COLLECTED_SUPERSTEPS == 0:
             in_java.append(sum(type(thing) is JavaObject for thing in gc.get_objects()))
         return False
 
@@ -136,8 +136,8 @@ def test_memory_stays_flat_over_many_supersteps(on_spark, supersteps, without_co
     loop.register_aggregation_convergence_criterion("n", LongCounter(), watched)
     assert sorted(loop.close_with(loop.map(lambda x: x + 1)).collect()) == [supersteps + n for n in range(3)]
     assert len(held) == supersteps
-    assert len(in_java) == supersteps // iterations.COLLECTED_SUPERSTEPS
-    assert max(in_java) <= in_java[0] + iterations.COLLECTED_SUPERSTEPS  # a superstep leaves dozens
+    assert len(in_java) == supersteps // spark_supersteps.COLLECTED_SUPERSTEPS
+    assert max(in_java) <= in_java[0] + spark_supersteps.COLLECTED_SUPERSTEPS  # a superstep leaves dozens
     assert set(held[1:]) == {held[1]}
     assert held[1] <= before + 2
     assert kept() == before
@@ -148,14 +148,14 @@ def test_estimates_of_one_superstep_do_not_go_into_those_of_the_next(on_spark, m
     """Sizes of joins are products: handed on, their digits filled the driver's heap after thirty supersteps."""
     sizes = []
 
-    class Watched(iterations._Kept):
+    class Watched(spark_supersteps._Kept):
         def __init__(self, relation, job):
             super().__init__(relation, job)
             plan = self.relation.df._jdf.queryExecution().analyzed()
             assert plan.constraints().isEmpty()
             sizes.append(plan.stats().sizeInBytes())
 
-    monkeypatch.setattr(iterations, "_Kept", Watched)
+    monkeypatch.setattr(spark_supersteps, "_Kept", Watched)
     components(on_spark, chain_of_edges(5), 4).collect()
     assert len(sizes) > 8
     assert max(sizes) < 2**64
