@@ -116,10 +116,10 @@ class ReportedJobs:
             if job is None or job.has_ended:
                 del self._programs[job_id]
             elif program.num_silent >= MAX_SILENT_LOOKS and job.ending is None:
-                commands += self._give_up(job, program, now_ms)
+                commands += self._fail_silent_job(job, program, now_ms)
         return [*commands, *self._look_later()]
 
-    def _give_up(self, job: DispatchedJob, program: _Program, now_ms: int) -> list[Command]:
+    def _fail_silent_job(self, job: DispatchedJob, program: _Program, now_ms: int) -> list[Command]:
         """Have a job fail; should its program be heard of again, its next word is newer than this."""
         seconds = LOOK_MS * MAX_SILENT_LOOKS // 1_000  # by looks, too: clocks are set
         silence = f"its program ({program.name}) was not heard of for {seconds} seconds"

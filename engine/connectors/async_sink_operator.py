@@ -372,10 +372,10 @@ class AsyncSinkOperator(Operator):
                 message += f" {len(request.entries)} entries"
                 raise UserFunctionError(message, **self._place, function=type(self.sink).__name__)
             self._request_ended(request, request.entries)
-            self._give_up(request)
+            self._count_stuck_call(request)
         self._go_on()
 
-    def _give_up(self, request: _Request) -> None:
+    def _count_stuck_call(self, request: _Request) -> None:
         """A request has timed out; a call that blocks keeps its thread until it returns, which may be never.
 
         The threads are those of the process: other subtasks, sinks and attempts may have them all.

@@ -82,7 +82,7 @@ def _on_started(job: Job, _event: Started, now_ms: int) -> list[Command]:
     return commands + autoscaling.begin(job) + job.go(Phase.PREPARING, now_ms)
 
 
-def _on_shutdown(job: Job, _message: CancelJob, now_ms: int) -> list[Command]:
+def _on_cancel_from_dispatcher(job: Job, _message: CancelJob, now_ms: int) -> list[Command]:
     """The Dispatcher shuts the cluster down: end the job, and do not wait for clients."""
     return on_linger_over(job, None, now_ms) or cancel(job, "the cluster is shut down", now_ms)
 
@@ -98,7 +98,7 @@ ALWAYS: dict[type, Handler] = {
     ReportEmitted: on_report,
     CheckpointEnded: checkpointing.on_checkpoint_ended,
     ReportsWanted: checkpointing.on_reports_wanted,
-    CancelJob: _on_shutdown,
+    CancelJob: _on_cancel_from_dispatcher,
     PollTimedOut: _on_poll_timed_out,
     SavepointBegun: on_savepoint_begun,
     SavepointPollOver: lambda job, timer, _now_ms: job.savepoints.poll_over(timer),

@@ -96,7 +96,7 @@ class UpsertSinkWriter(AsyncSinkWriter):
             return request_entries
         for_good = [one for one in refused if not one.is_for_now]
         if for_good:
-            self._give_up(for_good)
+            self._skip_or_raise(for_good)
         later = [one for one in refused if one.is_for_now]
         if later and len(later) == len(entries):
             self._wait(f"{self._place} takes nothing now: {later[0].cause}")
@@ -117,7 +117,7 @@ class UpsertSinkWriter(AsyncSinkWriter):
             message = f"{masked(cause)}; nothing was taken for {now - self._away_since:.0f} s"
             raise SinkError(message, hint="patience says how long that may be")
 
-    def _give_up(self, refused: list[Refused]) -> None:
+    def _skip_or_raise(self, refused: list[Refused]) -> None:
         if self._options.on_error == "skip":
             self._metrics.count("num_records_skipped", len(refused))
             return

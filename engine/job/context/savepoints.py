@@ -217,7 +217,7 @@ class JobSavepoints:
         context = {"job": self._job.name} if path is None else {"job": self._job.name, "path": path}
         return SavepointStatus(epoch, SavepointState.FAILED, None, SavepointError(reason, **context))
 
-    def _fail(self, savepoint: _Savepoint, reason: str, now_ms: int) -> list[Command]:
+    def _answer_failed(self, savepoint: _Savepoint, reason: str, now_ms: int) -> list[Command]:
         self._record.note(now_ms, f"no savepoint: {reason}")
         return self._decide(savepoint, self._failure(savepoint.epoch, reason))
 
@@ -236,9 +236,12 @@ class JobSavepoints:
             return []
         if event.error is not None:
             reason = f"nothing can be written to its directory: {event.error}"
-            return self._fail(savepoint, reason, now_ms)
+            return self._answer_failed(savepoint, reason, now_ms)
         if not is_running or savepoint.deployment != deployment:
-            return [*self._fail(savepoint, "the job ended or was restarted meanwhile", now_ms), _discard(savepoint)]
+            return [
+                *self._answer_failed(savepoint, "the job ended or was restarted meanwhile", now_ms),
+                _discard(savepoint),
+            ]
         savepoint.has_begun = True
         if savepoint.stop is None:
             return [self._want(savepoint)]
@@ -308,7 +311,7 @@ class JobSavepoints:
         if savepoint is None or savepoint.answer is not None:
             return [], None
         was_stop = savepoint is self._stopping
-        commands = self._fail(savepoint, message.reason, now_ms)
+        commands = self._answer_failed(savepoint, message.reason, now_ms)
         if not was_stop:
             return commands, None
         text = f"the stop with a savepoint was given up: {message.reason}"
@@ -330,7 +333,7 @@ class JobSavepoints:
         elif self._stopping is not None:
             savepoint = self._stopping
             reason = "the job failed while it was being stopped, and goes on"
-            commands += self._fail(savepoint, reason, now_ms)
+            commands += self._answer_failed(savepoint, reason, now_ms)
             if savepoint.path is not None:
                 commands.append(_discard(savepoint))
         self._knows_past = True
@@ -360,7 +363,7 @@ class JobSavepoints:
                 text = f"the savepoint is complete, but the job has ended {status.value} before it had committed all"
                 commands += self._decide(savepoint, self._failure(epoch, text, savepoint.path))
             else:
-                commands += self._fail(savepoint, f"the job has ended {status.value}", now_ms)
+                commands += self._answer_failed(savepoint, f"the job has ended {status.value}", now_ms)
         early, self._early = self._early, {}
         for ask_id in early:
             failure = self._failure(epoch, f"the job has ended {status.value}")
