@@ -165,6 +165,11 @@ def can_follow(node: Node) -> bool:
     return len(node.inputs) == 1 and type(node) in _RUNNERS and node.ships[0].kind is ShipKind.FORWARD
 
 
+def may_be_cut(chain: Sequence[Node]) -> bool:
+    """Return whether a chain begins with calls for each record, and no function of its user sees batches."""
+    return isinstance(chain[0], (Map, FlatMap, FilterRows)) and not any(isinstance(node, MapBatches) for node in chain)
+
+
 def is_runnable(node: Node) -> bool:
     """Return whether a node has a function of partitions, so that `apply` takes it."""
     return type(node) in _RUNNERS

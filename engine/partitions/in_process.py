@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from headrace.state.errors import StorageError
 
+from ..columns.records import MAX_BATCH_ROWS
 from ..errors import ConfigurationError, HeadraceError, InternalError, ProgramError
 from ..functions.accumulators import AccumulatorPart, merged_parts
 from ..functions.contract import Function
@@ -73,6 +74,9 @@ Caches = MutableMapping[Any, Partitions]
 DEFAULT_PARALLELISM = 4
 """More than one, so that a program that only works with one partition is found out early."""
 
+
+_FIRST_PIECE, _PIECE_S = 256, 0.1
+"""Rows at once of functions that are called for each record, at first, and the time that those may take."""
 
 _LONGEST_CHAIN = 64
 """Each node of a chain takes a few frames of Python's stack, which has room for 1,000."""
@@ -364,7 +368,9 @@ class Run:
         self.memory.check_room(chain[0], inputs)
         contexts = [self._context(node, subtask, count, scope) for node in chain]
         nodes = [_own_functions(node) for node in chain]
-        made = drivers.apply_chain(nodes, contexts, [iter(partition) for partition in inputs])
+        read = self._in_pieces if drivers.may_be_cut(chain) else iter
+        sources = [read(partition) for partition in inputs]
+        made = drivers.apply_chain(nodes, contexts, sources)
         try:
             result = self.memory.kept(made if self._watch is None else self._watched(made))
         except StorageError as error:
@@ -372,6 +378,23 @@ class Run:
             raise
         self._report(contexts)
         return result
+
+    def _in_pieces(self, partition: Partition) -> Iterator[pa.RecordBatch]:
+        """Cut batches so that a function called for each record is asked about an end a few times a second."""
+        if self._told is None:
+            yield from partition
+            return
+        num_rows = _FIRST_PIECE
+        for batch in partition:
+            offset = 0
+            while offset < batch.num_rows:
+                self._told.require_running()
+                began = self._clock()
+                piece = batch.slice(offset, num_rows)
+                yield piece
+                seconds = self._clock() - began
+                offset += piece.num_rows
+                num_rows = max(num_rows // 2, 1) if seconds > _PIECE_S else min(2 * num_rows, MAX_BATCH_ROWS)
 
     def _watched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         assert self._watch is not None

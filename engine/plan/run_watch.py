@@ -35,7 +35,7 @@ class RunWatch:
         self._by_id: dict[int, StageView] = {}
 
     def cancel(self) -> None:
-        """Have the run end: in process at its next batch, on Spark at once."""
+        """Have the run end: in process at its next batch, or piece of one, on Spark at once."""
         self.is_canceled = True
 
     def require_running(self) -> None:

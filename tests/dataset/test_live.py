@@ -57,6 +57,28 @@ def test_a_run_ends_at_its_next_batch_once_it_is_canceled(env):
     assert calls == []
 
 
+def test_a_run_ends_within_a_batch_once_it_is_canceled(env):
+    """A function that takes its time has a batch for minutes."""
+    watch, calls, number = RunWatch(), [], 30_000
+
+    def look(n):
+        calls.append(n)
+        if len(calls) == 2:
+            watch.cancel()
+        return n
+
+    with pytest.raises(JobCanceledError):
+        env.generate_sequence(1, number).map(look).to_arrow(watch=watch)
+    assert 2 <= len(calls) < 1_000
+
+
+def test_batches_that_are_cut_have_all_rows_in_their_order(env):
+    rows = env.generate_sequence(1, 20_000).map(lambda n: (n, str(n))).flat_map(lambda row: [row] * (row[0] % 3))
+    watched, unwatched = rows.to_arrow(watch=RunWatch()), rows.to_arrow()
+    assert watched.to_pylist() == unwatched.to_pylist()
+    assert watched.num_rows == sum(n % 3 for n in range(1, 20_001))
+
+
 def test_only_the_newest_stages_are_kept():
     watch = RunWatch()
     for number in range(MOST_STAGES + 7):
