@@ -1,7 +1,7 @@
 """Random expressions of SQL over a table of awkward values, from a seed: calls of functions, casts, arithmetic, tests.
 
 Each expression has one meaning, whatever the engine: nothing asks for the clock or for chance. What Flink refuses or
-fails at is told by whoever asks it.
+fails at is told by the one that asks it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random queries over random tables, from a seed: what they ask is known only to whoever answers them.
+"""Random queries over random tables, from a seed: only the one who answers them knows what they ask.
 
 A query is made from the inside out. What stands in FROM has columns of known types; expressions are drawn for a type,
 over these columns; every query calls its columns ``x0``, ``x1`` ..., so that it can stand in another one's FROM. Rows

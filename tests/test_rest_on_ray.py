@@ -1,4 +1,4 @@
-"""REST of heads that are processes: each head answers for the cluster, whoever of them leads."""
+"""REST of heads that are processes: each head answers for the cluster, no matter which of them leads."""
 
 from __future__ import annotations
 

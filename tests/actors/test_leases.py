@@ -179,7 +179,7 @@ def test_a_record_that_the_cluster_has_not_signed_names_nobody(stores):
         stranger.release(1, close=False)
         acquire(stores.open(), "own")
         assert stores.open().observe().leader.host == "own"
-        assert stranger.observe().leader.host == "own"  # whoever only looks for a leader needs no key
+        assert stranger.observe().leader.host == "own"  # looking for a leader needs no key
     finally:
         stranger.close()
 
@@ -271,7 +271,7 @@ def test_a_session_that_is_lost_is_a_lease_that_is_free(zookeeper):  # noqa: F81
     assert acquired.lease_ms == 400
     from kazoo.client import KazooClient
 
-    # As the servers end a session that was silent for too long: whoever knows it can close it.
+    # As the servers end a session that was silent for too long: knowing its id is enough to close it.
     double = KazooClient(hosts=zookeeper, client_id=first._client.client_id)
     double.start(timeout=10)
     double.stop()

@@ -129,7 +129,7 @@ def nobody_cleans_up_after_a_lost_leader() -> Iterator[None]:
 
 @mutant
 def checkpoints_are_deleted_before_the_end_is_stored() -> Iterator[None]:
-    """Whoever takes over runs the job on, and finds none of its checkpoints."""
+    """The next leader runs the job on, and finds none of its checkpoints."""
 
     def end(self: dispatcher.Dispatcher, job: Any, view: Any, now_ms: int) -> Any:
         checkpoint_io.clean_up_job(job.submission.settings, view)
@@ -142,7 +142,7 @@ def checkpoints_are_deleted_before_the_end_is_stored() -> Iterator[None]:
 
 @mutant
 def submission_goes_before_what_it_left() -> Iterator[None]:
-    """Whoever is killed while it deletes leaves the rest for ever."""
+    """A process that is killed while it deletes leaves the rest for ever."""
 
     def clean_up(jobs: Any, settings: Any, view: Any) -> None:
         jobs.drop_submission(view.job_id)

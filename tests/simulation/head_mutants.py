@@ -38,7 +38,7 @@ patch = mock.patch.object
 
 @mutant
 def lease_is_taken_without_a_new_epoch() -> Iterator[None]:
-    """Whoever takes the lease keeps the epoch of the one before."""
+    """The one that takes the lease keeps the epoch of the one before."""
 
     def acquire(self: leases.FileLease, record: Any, seen: Any) -> Any:
         epoch = max(1, seen.epoch)

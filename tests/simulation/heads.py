@@ -110,7 +110,7 @@ class Watcher:
 
         def watched_publish(storage: CheckpointStorage, manifest: Any, epoch: int) -> Any:
             path = publish(storage, manifest, epoch)
-            # A work of the simulator is done in one moment, so whoever publishes could see that the folder was deleted.
+            # A work of the simulator is done in one moment, so a publisher could see that the folder was deleted.
             # Elsewhere it may be deleted between that look and the publication, which is then taken back at once; only
             # a process that dies between these two leaves a manifest there, of a job that has ended for all to see.
             if not storage.highest_epoch():
@@ -301,7 +301,7 @@ class _Run:
             self.system.freeze_now(victim, self.rng.choice((100, 400, 1_000, 5_000)))
 
     def lose_the_leader(self, view: Any) -> None:
-        """Whoever leads next must know of the end, and leave the job alone."""
+        """The next leader must know of the end, and leave the job alone."""
         leader = self.cluster._search._from_record()
         if leader in self.heads():
             self.system.kill_now(leader)

@@ -5,7 +5,7 @@ read before its turn, or whatever is given up at a switch, makes records late, a
 
 `archived` reads a table's history out of an archive that grows with every look, then what came later from a log, behind
 where the archive has ended. Each row is there once only if the log begins exactly where the archive that was read has
-ended, whoever reads it after whatever failure. Both servers are outside of every simulated process.
+ended, no matter who reads it and what failed. Both servers are outside of every simulated process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a job that has ended may leave in the checkpoint store, judged when nothing of its cluster is alive.
 
 * A finished job leaves nothing; one that was stopped leaves its last checkpoint, with what that names, and the epoch
-  of its last leader, which keeps whoever was left behind from publishing there.
+  of its last leader, which keeps one that was left behind from publishing there.
 * What cannot be prevented: a slot that is given up for dead may store a file when all is over, and a leader that is
   claim an epoch. So after runs with such processes there may be data that no manifest names, and epochs; never a
   manifest or a claim.

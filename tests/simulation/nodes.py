@@ -257,7 +257,7 @@ def a_task_manager_waits_to_be_told_the_nodes_of_its_slots() -> Iterator[None]:
 
 @mutant
 def a_registration_does_not_say_where() -> Iterator[None]:
-    """The ResourceManager believes nobody but whoever passes on signs of life."""
+    """The ResourceManager believes nobody but the one that passes on signs of life."""
     register = ResourceManager._on_registration
 
     def register_anywhere(self: ResourceManager, message: RegisterTaskManager, now_ms: int) -> list[Command]:

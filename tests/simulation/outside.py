@@ -1,7 +1,7 @@
 """Programs that read from servers outside of every simulated process: a queue that forgets what was acknowledged, and
 a log that grows and is read from its end.
 
-The queue (`QueueServer`) has shards; it gives each message to whoever asks, and again after a while unless it is
+The queue (`QueueServer`) has shards; it gives each message to the one that asks, and again after a while unless it is
 acknowledged. Its reader acknowledges what a complete checkpoint holds, and knows by their ids the messages that come
 again. A message that was acknowledged and is in no output is lost for ever, one that comes again unknown is there
 twice.

@@ -1,4 +1,4 @@
-"""Nothing stays behind a job that has ended, whoever dies around its end; and planted bugs.
+"""Nothing stays behind a job that has ended, no matter what dies around its end; and planted bugs.
 
 Families: crash, and mutation.
 """

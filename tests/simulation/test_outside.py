@@ -49,7 +49,7 @@ def readers_hear_of_no_checkpoint() -> Iterator[None]:
 
 @contextmanager
 def splits_are_read_before_a_checkpoint_holds_them() -> Iterator[None]:
-    """Whoever goes on after the first leader finds another end of the log."""
+    """The next leader finds another end of the log."""
     original = split_assignment.SplitAssignment.__init__
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:

@@ -69,6 +69,6 @@ def test_a_list_of_checkpoints_that_failed_and_is_taken_for_empty_is_noticed() -
         except StorageError:
             return []
 
-    # The checkpoint would be missed, and found by its name, by whoever remembers it.
+    # The checkpoint would be missed, and found by its name, by one that remembers it.
     with mock.patch.object(CheckpointStorage, "list_complete", list_complete), all_is_forgotten():
         assert is_noticed("list_of_checkpoints_that_failed_and_is_taken_for_empty", 300)

@@ -77,7 +77,7 @@ def test_a_program_from_start_to_interruption(tmp_path):
         print(f"first result after {time.monotonic() - started:.1f} s")
         assert line.strip() == "[('be', 2), ('not', 1), ('or', 1), ('to', 2)]", process.stderr.read()
         assert java_children(process.pid)
-        with open(running) as pipe:  # stays open, for whoever writes to it later
+        with open(running) as pipe:  # stays open, for a later writer
             assert pipe.readline() == "running\n"
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=120)

@@ -210,7 +210,7 @@ def _of_a_job_in_its_directory(tmp_path):
 @pytest.mark.parametrize("number", ["99999999999", "9" * 18, "0" * 9 + "1", "9" * 60, "\u0660" * 9, "\u00b2" * 5])
 @pytest.mark.parametrize("content", [f'{{"origin": "{ORIGIN}", "replaced": []}}', "{"], ids=["own", "damaged"])
 def test_numbers_in_the_names_of_seals_cost_nothing(tmp_path, number, content):
-    """Whoever can write to the directory can say that there were a hundred thousand million seals."""
+    """Somebody who can write to the directory can say that there were a hundred thousand million seals."""
     output = _of_a_job_in_its_directory(tmp_path)
     seal = tmp_path / ".staging" / "first" / f"{number}.json"
     seal.parent.mkdir(exist_ok=True)

@@ -374,7 +374,7 @@ def test_how_far_the_chain_has_come_is_what_the_enumerator_says():
     source = HybridSource.builder(Telling()).add_source(lambda context: Telling(), is_bounded=True).build()
     state, ids = None, []
     for is_exhausted in (True, False, False, True):
-        enumerator = source.create_enumerator(EnumeratorContext(1))  # whoever leads goes on
+        enumerator = source.create_enumerator(EnumeratorContext(1))  # the new leader goes on
         found = enumerator.discover_from(EnumeratorProgress(state, is_exhausted, 2, has_found=state is not None))
         state = json.loads(json.dumps(found.state))
         ids.append(([split.split_id for split in found.splits], enumerator.discovery_interval_ms, found.continues))

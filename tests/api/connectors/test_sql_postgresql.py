@@ -130,7 +130,7 @@ def test_the_server_dies_around_a_commit_and_the_marker_says_whether_it_was_made
 
 
 def test_the_server_dies_in_the_middle_of_commits(server):
-    """The server is killed at some moment while a commit is under way, six times; whoever looks sees whole
+    """The server is killed at some moment while a commit is under way, six times; a reader sees whole
     checkpoints."""
     import psycopg
 

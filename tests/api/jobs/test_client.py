@@ -190,5 +190,5 @@ def test_a_silent_cluster_is_waited_for_minutes():
     client_of(cluster, on_report={"print": lambda *report: None}).result()
     assert min(cluster.patience_ms) >= 5 * 60_000
     cluster.patience_ms.clear()
-    client_of(cluster).wait(timeout=40.0)  # whoever sets a bound is not kept waiting for much longer
+    client_of(cluster).wait(timeout=40.0)  # with a bound, nobody is kept waiting for much longer
     assert max(cluster.patience_ms) <= 45_000

@@ -1,4 +1,4 @@
-"""Jobs on the local system that restore one checkpoint into one place: no row is doubled, whoever comes first."""
+"""Jobs on the local system that restore one checkpoint into one place: no row is doubled."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_job_makes_nothing_that_others_reach(tmp_path, backend):
 
 
 def test_directories_for_what_does_not_fit_in_memory_are_made_for_their_owner(tmp_path):
-    """Also those above them: whoever can write there puts another one in their place."""
+    """Also those above them: somebody who can write there puts another one in their place."""
     spill = SpillFile(str(tmp_path / "a" / "b" / "c"))
     spill.write(b"records")
     directory = LocalDirectory.make(str(tmp_path / "d" / "e" / "f"), "state")

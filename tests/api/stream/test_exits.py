@@ -1,7 +1,7 @@
 """What users' code raises that is no `Exception`: it fails the job, wherever it is raised, and ends no thread of ours.
 
-Left alone such an exception ends whichever thread drives the machines, in the middle of a batch; whoever drives on
-behind it finds the rest of that batch gone and the job FINISHED. `StopIteration` is of the family: inside ``map`` it
+Left alone such an exception ends whichever thread drives the machines, in the middle of a batch; the next driver
+finds the rest of that batch gone and the job FINISHED. `StopIteration` is of the family: inside ``map`` it
 ends a list early.
 """
 

@@ -462,7 +462,7 @@ HALVES = ("initialize_state", "snapshot_state", "notify_checkpoint_complete")
 @pytest.mark.parametrize("missing", HALVES)
 @pytest.mark.parametrize("place", [*DRIVEN, *REFUSED])
 def test_half_of_what_it_takes_to_want_something_is_refused_when_the_graph_is_built(place, missing, monkeypatch):
-    """Whoever saves state that nobody takes up would begin anew after a failure, without a word."""
+    """A function whose saved state nobody takes up would begin anew after a failure, without a word."""
     monkeypatch.setattr(Everything, missing, None)
     monkeypatch.setattr(Everything, "notify_checkpoint_aborted", gives(None), raising=False)
     env = StreamExecutionEnvironment.get_execution_environment("local")

@@ -26,7 +26,7 @@ MADE, PROCESSED, WRITTEN = 1, 2, 3
 class Book:
     """How far each record is, and how many there were on each way when it was made; a file, for every process.
 
-    Each cell has one writer at a time: whoever has the record.
+    Each cell has one writer at a time: the one that has the record.
     """
 
     def __init__(self, path: Any) -> None:

@@ -1,6 +1,6 @@
 """What is deleted after a job's end, by whom, and that it may be interrupted and repeated anywhere.
 
-Families: contract, and crash (each deletion fails once; whoever comes next finishes the work).
+Families: contract, and crash (each deletion fails once; the next one finishes the work).
 """
 
 from __future__ import annotations

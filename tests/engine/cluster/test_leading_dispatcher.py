@@ -288,7 +288,7 @@ def test_a_damaged_entry_is_shown_and_the_others_run(fs):
     assert views[JOB].state == "FAILED"
     assert "submission" in views[JOB].failure
     assert views["job-2"].state == "RESTARTING"
-    assert fs.files[f"cluster/jobs/{JOB}/submission"] == b"nonsense"  # left for whoever repairs it
+    assert fs.files[f"cluster/jobs/{JOB}/submission"] == b"nonsense"  # left for somebody to repair
 
 
 def test_recovery_is_tried_again_until_the_store_answers(fs):

@@ -206,7 +206,7 @@ def test_death_of_a_slot_is_counted_for_its_node_and_told_with_it():
 
 
 def test_nothing_is_announced_without_its_node_though_no_sign_of_life_names_it():
-    """A sign of life may come before whoever passes it on has learned where the process is."""
+    """A sign of life may come before the one that passes it on has learned where the process is."""
     driver = Driver(node="n1")
     driver.start()
     assert driver.announced().node == "n1", "before there are slots"

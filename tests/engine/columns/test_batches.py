@@ -1,4 +1,4 @@
-"""Batches on their way between processes. Family: property (what arrives is what was sent, whoever sends it on)."""
+"""Batches on their way between processes. Family: property (what arrives is what was sent, also when it is sent on)."""
 
 from __future__ import annotations
 

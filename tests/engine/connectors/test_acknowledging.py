@@ -238,7 +238,7 @@ def simulate(seed, kind=Acknowledgements):
         if step == "send":
             queue.send(f"m{sent}")
             sent += 1
-            if rng.random() < 0.1:  # whoever sends got no confirmation, and sends again
+            if rng.random() < 0.1:  # the sender got no confirmation, and sends again
                 queue.send(f"m{sent - 1}")
         elif step == "work":
             job.client.work()

@@ -1,4 +1,4 @@
-"""Whoever has half of an optional contract, or a method that could not be called as it will be, is told so."""
+"""Half of an optional contract, or a method that could not be called as it will be, is refused."""
 
 import pytest
 

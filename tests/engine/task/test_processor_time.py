@@ -1,4 +1,4 @@
-"""Processor time of a task: an operator's account is its own work, whoever is called within it."""
+"""Processor time of a task: an operator's account is its own work, no matter what is called within it."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ def test_a_claim_that_loses_the_race_goes_on_to_the_next_epoch(storage):
 
 
 def test_an_epoch_that_others_have_had_and_forgotten_is_not_given_out_again(storage):
-    """Whoever claims may stop for any time between looking for the highest epoch and making its own."""
+    """A claimant may stop for any time between looking for the highest epoch and making its own."""
     rival = CheckpointStorage(MemoryFileSystem(), storage.root)
     rival.fs.files = storage.fs.files
     claimed = []

@@ -313,7 +313,7 @@ def test_what_is_made_for_checkpoints_jobs_and_leases_is_its_owners_alone(tmp_pa
 
 
 def test_a_file_that_is_written_is_never_one_that_a_link_names(tmp_path):
-    """Whoever may put names into a shared staging directory would have the job's user overwrite files elsewhere."""
+    """Anybody who may put names into a shared staging directory would have the job's user overwrite files elsewhere."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     for is_private in (True, False):
@@ -345,7 +345,7 @@ def test_only_what_is_signed_is_opened(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_CHECKPOINT_KEY_FILE", keys)
     signed = _snapshot(tmp_path / "signed")
     monkeypatch.delenv("HEADRACE_CHECKPOINT_KEY_FILE")
-    Snapshot.open(signed).close()  # whoever has no keys reads it all the same
+    Snapshot.open(signed).close()  # without keys it is read all the same
     Snapshot.open(signed, key_file=keys).close()
     with pytest.raises(CheckpointMismatchError, match="a key that is not known: 'new'"):
         Snapshot.open(signed, key_file=_key_file(tmp_path, "old", name="other"))

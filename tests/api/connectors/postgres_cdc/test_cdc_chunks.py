@@ -35,7 +35,7 @@ def wait_until(server, query):
 
 @pytest.fixture
 def standby_that_is_away(postgresql):  # noqa: F811
-    """Whoever commits with ``synchronous_commit = on`` waits for a standby, until this is ended."""
+    """A commit with ``synchronous_commit = on`` waits for a standby, until this is ended."""
     postgresql.execute(
         "ALTER ROLE headrace SET synchronous_commit = local",
         "ALTER SYSTEM SET synchronous_standby_names = 'nobody'",
