@@ -62,9 +62,9 @@ class PulsarSink:
 
     Messages have the records' event times.
 
-    Guarantees: exactly once with checkpoints, as far as Pulsar remembers producers (``brokerDeduplicationProducer-
-        InactivityTimeoutMinutes``, six hours): a job that was away for longer may write its last checkpoint's records
-        again. Without checkpoints the records appear when the job ends.
+    Guarantees: exactly once with checkpoints, as far as Pulsar remembers producers
+        (``brokerDeduplicationProducerInactivityTimeoutMinutes``, six hours): a job that was away for longer
+        may write its last checkpoint's records again. Without checkpoints the records appear when the job ends.
 
     Raises:
         ConfigurationError: If an argument has an illegal value.
