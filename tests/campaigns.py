@@ -3,7 +3,7 @@
 A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them there. The others carry the mark
 ``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``. A test of many cases, each of which
 takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others; with ``of="ray"`` all
-but those that have that mark, and one of n of these.
+but those that have that mark, and one of n of these. In the rooms of `WHOLE_JOBS` every test is, by itself.
 ``HEADRACE_TIMES_THE_BLOCKS=10`` runs ten times as many blocks of seeds in a campaign, and with 0.3, as in ``.ci/run``,
 it has its short form, in which each test has one block more than in every run at least. ``--part 1/3`` runs a third of
 the tests that are selected, and ``--part 2/3`` and ``3/3`` the others: ``.ci/run`` has them in turn.
@@ -30,6 +30,7 @@ __all__ = [
     "EVERY_RUN",
     "RANDOM",
     "TIMES_THE_EXAMPLES",
+    "WHOLE_JOBS",
     "blocks",
     "campaign",
     "examples",
@@ -89,11 +90,19 @@ def examples(number: int) -> int:
     return max(3, int(number * times))
 
 
+WHOLE_JOBS = ("api/connectors", "api/jobs", "api/stream", "api/table", "engine/timed", "engine/windows", "simulation")
+"""Rooms of tests whose cases run whole jobs, or many windows and rows: by backend, parallelism, mode, query, bug."""
+
+_OF_WHOLE_JOBS = pytest.mark.sampled(3).mark
+
+
 def leave_most(items: Iterable[pytest.Item]) -> None:
     """Mark for campaigns what tests that are ``sampled`` leave out; it is the same on every machine."""
+    rooms = tuple(f"tests/{room}/" for room in WHOLE_JOBS)
     begun: set[str] = set()
     for item in items:
-        sampled = item.get_closest_marker("sampled")
+        of_a_room = _OF_WHOLE_JOBS if item.nodeid.startswith(rooms) else None
+        sampled = item.get_closest_marker("sampled") or of_a_room
         if sampled and not item.get_closest_marker("campaign"):
             name, of = item.nodeid.partition("[")[0], sampled.kwargs.get("of")
             is_of_them = of is None or item.get_closest_marker(of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from campaigns import in_part, leave_most, part, seeds
+from campaigns import WHOLE_JOBS, in_part, leave_most, part, seeds
 
 
 class Item:
@@ -15,6 +15,9 @@ class Item:
 
     def get_closest_marker(self, name):
         return name if name in self.marks else None
+
+    def add_marker(self, mark):
+        self.marks += (mark.name,)
 
 
 ITEMS = [Item(f"tests/test_{module}.py::test_{n}") for module in "abc" for n in range(40)] + [
@@ -58,9 +61,6 @@ class Case(Item):
     def get_closest_marker(self, name):
         return self.sampled if name == "sampled" else super().get_closest_marker(name)
 
-    def add_marker(self, mark):
-        self.marks += (mark.name,)
-
 
 SYSTEMS = ("sim", "local", "ray")
 
@@ -71,6 +71,20 @@ def test_a_run_has_the_first_case_of_each_test_and_one_of_n_of_the_others():
     assert all("campaign" not in case.marks for case in cases[::9])
     others = [case for number, case in enumerate(cases) if number % 9]
     assert 0.15 < sum("campaign" not in case.marks for case in others) / len(others) < 0.35
+
+
+def test_cases_that_run_whole_jobs_are_sampled_without_a_mark():
+    def cases(room):
+        return [Item(f"tests/{room}/test_a.py::test_{name}[{n}]") for name in range(20) for n in range(9)]
+
+    for room in WHOLE_JOBS:
+        of_room = cases(room)
+        leave_most(of_room)
+        assert all("campaign" not in case.marks for case in of_room[::9])
+        assert 0.3 < sum("campaign" not in case.marks for case in of_room) / len(of_room) < 0.5
+    others = cases("state/keyed")
+    leave_most(others)
+    assert not any("campaign" in case.marks for case in others)
 
 
 def test_only_cases_with_a_mark_are_left_out():
