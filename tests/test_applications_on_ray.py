@@ -20,6 +20,7 @@ import uuid
 from collections import Counter
 
 import pytest
+from campaigns import num_blocks
 
 from headrace import HighAvailabilitySettings
 
@@ -32,6 +33,14 @@ pytestmark = [
 ]
 
 PATIENCE_S = 300
+
+STOPS = [
+    ("blocks", signal.SIGTERM),
+    ("threads", signal.SIGKILL),
+    ("threads", signal.SIGTERM),
+    ("blocks", signal.SIGKILL),
+]
+"""How a program runs its jobs, and what it dies of; a short campaign has the first ones."""
 
 PROGRAM = """
     import sys, threading
@@ -145,8 +154,7 @@ class Application:
         assert self.committed() == self.expected()
 
 
-@pytest.mark.parametrize("style", ["blocks", "threads"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(("style", "how"), STOPS[: num_blocks(1, len(STOPS))])
 def test_a_program_that_is_stopped_amid_its_last_job_goes_on(tmp_path, style, how):
     """In blocks, each environment of the next run closes the cluster before another one asks for the last job."""
     application = Application(tmp_path, style, ["first", "last"])
@@ -201,7 +209,7 @@ def job_manager_pid(cluster):
         raise LookupError(cluster) from error
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(num_blocks(0, 4)))
 def test_processes_die_at_any_moment(tmp_path, seed):
     """Of main, the leading head and JobManagers, also while the program starts and takes over what it has left."""
     draw = random.Random(seed)
