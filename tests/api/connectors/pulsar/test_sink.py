@@ -12,6 +12,7 @@ import random
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from campaigns import campaign
 from pulsar_server import pulsar_server  # noqa: F401 - a fixture
@@ -172,6 +173,28 @@ def test_a_record_that_is_too_large_is_an_error_and_none_passes_it(pulsar_server
     with pytest.raises(ConfigurationError, match="maxMessageSize"):
         harness.checkpoint(1)
     assert pulsar_server.values(topic) in ([], ["1"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_topic_may_refuse_for_its_size_has_nothing_under_way_behind_it(seed):
+    """A broker that takes messages up to a size, whatever that is, and goes on behind one that it has refused."""
+    chosen = random.Random(seed)
+    sizes = [chosen.choice([1, 5, 100, 2_000]) + chosen.randrange(3) for _ in range(3_000)]
+    columns = [[b"x" * size for size in sizes], [chosen.choice([None, "k", "long key"]) for _ in sizes]]
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array(columns[0], pa.binary()), pa.array(columns[1], pa.string()), pa.nulls(len(sizes), pa.int64())],
+        schema=sink.SCHEMA,
+    )
+    limit = chosen.choice([3, 50, 1_500, 2_001, 5_000])
+    taken, pieces = [], 0
+    for piece in sink._windows(rows, 1):
+        pieces += 1
+        passed = [one for one in piece if len(one["data"]) + len(one["key"] or "") <= limit]
+        taken += passed
+        if len(passed) < len(piece):
+            break
+    assert taken == rows.to_pylist()[: len(taken)]
+    assert pieces < 60, "most messages go together"
 
 
 def test_wrong_arguments_are_refused(pulsar_server):  # noqa: F811
