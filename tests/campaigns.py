@@ -1,9 +1,10 @@
 """What a test does in every run, and what it leaves to campaigns.
 
-A newcomer waits for ``pytest -n 3``, so a test of many seeds runs some of them there. The others carry the mark
-``campaign``, which is deselected unless asked for: ``pytest -n 3 -m campaign``. A test of many cases, each of which
+A newcomer waits for ``pytest -n 4``, so a test of many seeds runs some of them there. The others carry the mark
+``campaign``, which is deselected unless asked for: ``pytest -n 4 -m campaign``. A test of many cases, each of which
 takes a while, is marked ``sampled(n)``: every run has its first case and one of n of the others; with ``of="ray"`` all
-but those that have that mark, and one of n of these. In the rooms of `WHOLE_JOBS` every test is, by itself.
+but those that have that mark, and one of n of these. In the rooms of `WHOLE_JOBS` every test is, by itself,
+unless a lane is run.
 ``HEADRACE_TIMES_THE_BLOCKS=10`` runs ten times as many blocks of seeds in a campaign, and with 0.3, as in ``.ci/run``,
 it has its short form, in which each test has one block more than in every run at least. ``--part 1/3`` runs a third of
 the tests that are selected, and ``--part 2/3`` and ``3/3`` the others: ``.ci/run`` has them in turn.
@@ -96,9 +97,12 @@ WHOLE_JOBS = ("api/connectors", "api/jobs", "api/stream", "api/table", "engine/t
 _OF_WHOLE_JOBS = pytest.mark.sampled(3).mark
 
 
-def leave_most(items: Iterable[pytest.Item]) -> None:
-    """Mark for campaigns what tests that are ``sampled`` leave out; it is the same on every machine."""
-    rooms = tuple(f"tests/{room}/" for room in WHOLE_JOBS)
+def leave_most(items: Iterable[pytest.Item], lane: str | None = None) -> None:
+    """Mark for campaigns what tests that are ``sampled`` leave out; it is the same on every machine.
+
+    A lane that is asked for has all cases, but of tests that have that mark.
+    """
+    rooms = () if lane else tuple(f"tests/{room}/" for room in WHOLE_JOBS)
     begun: set[str] = set()
     for item in items:
         of_a_room = _OF_WHOLE_JOBS if item.nodeid.startswith(rooms) else None

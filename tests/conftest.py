@@ -1,4 +1,4 @@
-"""What every process of a run relies on, and which tests stay together when there are several (``pytest -n 3``)."""
+"""What every process of a run relies on, and which tests stay together when there are several (``pytest -n 4``)."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What needs Ray runs in one process, one after another, and what needs Spark in another one.
 
-    They come first and mostly wait: beside them a third process computes, and in the end all three do. Those that share
-    a server, or the syntax trees of all source files, stay together. What takes long does not come last, when others
-    have nothing left to do.
+    They come first and mostly wait: beside them two other processes compute, and in the end all four do. Those that
+    share a server, or the syntax trees of all source files, stay together. What takes long does not come last, when
+    others have nothing left to do.
     """
-    leave_most(items)
+    leave_most(items, config.getoption("lane"))
     keep_asked_for(config, items)
     for item in items:
         if item.get_closest_marker("spark"):

@@ -1,7 +1,7 @@
 """Assertions are rewritten once, by all processes of a run together.
 
 pytest rewrites the assertions of a module before its first import, and keeps the code beside it. In a new clone each of
-several processes (``pytest -n 3``) would rewrite all modules, at the same time as the others, which takes longer than
+several processes (``pytest -n 4``) would rewrite all modules, at the same time as the others, which takes longer than
 to import them. So each one rewrites a part of them first, and then finds what the others have written.
 """
 
