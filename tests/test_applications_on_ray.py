@@ -140,6 +140,13 @@ class Application:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
+    def wait_until_written(self, name):
+        """Wait until a job of the application has written something."""
+        begin, deadline = 10_000 * self.names.index(name), time.monotonic() + PATIENCE_S
+        while not any(begin <= n < begin + 1_000 for n in self.committed()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
     def committed(self):
         out = self.directory / "out"
         lines = [line for path in out.rglob("part-*") for line in path.read_text().splitlines()]
@@ -160,7 +167,7 @@ def test_a_program_that_is_stopped_amid_its_last_job_goes_on(tmp_path, style, ho
     application = Application(tmp_path, style, ["first", "last"])
     with application.running() as main:
         application.wait_for(main, "runs last")
-        time.sleep(1.5)
+        application.wait_until_written("last")
         main.send_signal(how)
         main.wait(60)
     assert application.committed() != application.expected()
@@ -171,7 +178,7 @@ def test_another_program_is_refused_and_ends_nothing(tmp_path):
     application = Application(tmp_path, "in turn", ["first", "last"])
     with application.running() as main:
         application.wait_for(main, "runs last")
-        time.sleep(1.5)
+        application.wait_until_written("last")
     other = application.run(["other", "last"])
     assert "job 1 of the application was 'first' when its process died, and is 'other' now" in other.stderr
     application.ends_exactly()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import threading
 import time
 from collections.abc import Callable
 
 __all__ = ["in_own_thread", "kill_driver", "kill_master", "tear_down"]
+
+_LOG = logging.getLogger("headrace.spark")
 
 STOP_TIMEOUT_S = 15.0
 """How long JVMs and actors may take to end before they are killed."""
@@ -28,8 +31,9 @@ def tear_down() -> None:
     actors = _actors(name)
     try:
         raydp.stop_spark()
-    except Exception:
+    except Exception as error:
         # The cluster or a JVM has gone before: what remains is ended below, by force.
+        _LOG.info("Spark could not be stopped in order, and is ended by force: %s", error)
         pyspark.SparkContext._active_spark_context = None
     kill_driver(STOP_TIMEOUT_S)
     _end_actors(actors)

@@ -6,18 +6,17 @@ was produced); offsets and event times (oracle: the broker's own); bad input (er
 
 from __future__ import annotations
 
-import contextlib
 import json
-import random
 import signal
 import time
 from collections import Counter
+from operator import itemgetter
 
 import pytest
+from failing_functions import FailsAtFirst, some
 from kafka_server import kafka_server  # noqa: F401 - a fixture
 
 from headrace import (
-    MapFunction,
     RestartStrategies,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
@@ -142,21 +141,6 @@ def test_event_times_are_kafkas_and_each_partition_has_a_watermark_of_its_own(ka
             assert Counter(rows) == {400: 15}
 
 
-class FailsFourTimes(MapFunction):
-    """Fails for some records, when it meets them first."""
-
-    def __init__(self, directory):
-        self._directory = directory
-        self._failing = set(random.Random(7).sample(range(3_000), 4))
-
-    def map(self, row):
-        if row["n"] in self._failing:
-            with contextlib.suppress(FileExistsError), open(f"{self._directory}/{row['n']}", "x"):
-                message = "made to fail"
-                raise OSError(message)
-        return row
-
-
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_topic_to_topic_through_failures_is_exactly_once(parallelism, kafka_server, tmp_path):  # noqa: F811
     source_topic, sink_topic = kafka_server.create_topic(4), kafka_server.create_topic(2)
@@ -172,7 +156,7 @@ def test_topic_to_topic_through_failures_is_exactly_once(parallelism, kafka_serv
         env.set_restart_strategy(RestartStrategies.fixed_delay_restart(4, 10))
         source = KafkaSource(kafka_server.address, source_topic, value=value, stop=LATEST, group_id=source_topic)
         stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "topic")
-        stream.map(FailsFourTimes(tmp_path)).sink_to(sink)
+        stream.map(FailsAtFirst(tmp_path, some(4, of=3_000), itemgetter("n"))).sink_to(sink)
         result = env.execute("topic to topic")
     assert result.num_restarts >= 1
     found = kafka_server.committed(sink_topic)

@@ -7,11 +7,14 @@ service forgets, servers that are away, what is said of wrong arguments. What El
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import pytest
+from failing_functions import FailsAtFirst
 from opensearch_server import opensearch_server  # noqa: F401 - a fixture
 from search_checks import AT_ONCE, CHECKS, harness_of, sink_into, told, written
 
-from headrace import MapFunction, RestartStrategies, StreamExecutionEnvironment
+from headrace import RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.opensearch import OpenSearchSink, SearchClient, UpsertOptions
 from headrace.engine.errors import ConfigurationError
 
@@ -96,20 +99,6 @@ def test_a_service_that_is_away_is_waited_for_for_a_while(opensearch_server):  #
     assert opensearch_server.documents(index) == {"1": {"k": 1, "v": 1}}
 
 
-class FailsThreeTimes(MapFunction):
-    """Fails for some records, when it meets them first."""
-
-    def __init__(self, directory):
-        self._directory = directory
-
-    def map(self, value):
-        if value["at"] in (900, 1_700, 2_300) and not (mark := self._directory / f"failed-{value['at']}").exists():
-            mark.touch()
-            message = f"made to fail at {value}"
-            raise OSError(message)
-        return value
-
-
 @pytest.mark.parametrize("order", ["at", None])
 def test_a_job_that_fails_ends_with_the_newest_of_each_key(order, opensearch_server, tmp_path):  # noqa: F811
     index = opensearch_server.new_index()
@@ -117,7 +106,8 @@ def test_a_job_that_fails_ends_with_the_newest_of_each_key(order, opensearch_ser
     with StreamExecutionEnvironment.get_execution_environment("local", parallelism=2) as env:
         env.enable_checkpointing(20, directory=str(tmp_path / "checkpoints"))
         env.set_restart_strategy(RestartStrategies.fixed_delay_restart(4, 10))
-        stream = env.from_collection(rows).set_parallelism(1).key_by("k").map(FailsThreeTimes(tmp_path))
+        failing = FailsAtFirst(tmp_path, (900, 1_700, 2_300), itemgetter("at"))
+        stream = env.from_collection(rows).set_parallelism(1).key_by("k").map(failing)
         stream.sink_to(sink_into(opensearch_server, index, order=order))
         result = env.execute("to an index")
     assert result.num_restarts >= 1

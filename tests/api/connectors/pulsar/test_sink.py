@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from campaigns import campaign
+from failing_functions import FailsAtFirst, some
 from pulsar_server import pulsar_server  # noqa: F401 - a fixture
 
-from headrace import MapFunction, RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
+from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.pulsar import JsonMessages, PulsarSink, PulsarSource, TextMessages, sink
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory
@@ -54,21 +55,6 @@ def test_contract(check, pulsar_server):  # noqa: F811
     check(SinkSubject(sink_of(pulsar_server, topic), lambda: map(int, pulsar_server.values(topic)), str))
 
 
-class FailsThreeTimes(MapFunction):
-    """Fails for some records, when it meets them first."""
-
-    def __init__(self, directory):
-        self._directory = directory
-        self._failing = set(random.Random(7).sample(range(900), 3))
-
-    def map(self, value):
-        if int(value) in self._failing and not (mark := self._directory / f"failed-{value}").exists():
-            mark.touch()
-            message = f"made to fail at {value}"
-            raise OSError(message)
-        return value
-
-
 def test_a_job_writes_exactly_once_while_its_broker_is_killed_and_it_is_rescaled(pulsar_server, tmp_path):  # noqa: F811
     topics, target = [pulsar_server.new_topic() for _ in range(3)], pulsar_server.new_topic(3)
     path, sent = None, 0
@@ -81,9 +67,8 @@ def test_a_job_writes_exactly_once_while_its_broker_is_killed_and_it_is_rescaled
             env.set_restart_strategy(RestartStrategies.fixed_delay_restart(20, 100))
             source = PulsarSource(pulsar_server.url, topics, value=TextMessages())
             stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "in").uid("in")
-            stream.map(FailsThreeTimes(tmp_path)).uid("map").rebalance().sink_to(sink_of(pulsar_server, target)).uid(
-                "out"
-            )
+            failing = stream.map(FailsAtFirst(tmp_path, some(3, of=900))).uid("map")
+            failing.rebalance().sink_to(sink_of(pulsar_server, target)).uid("out")
             client = env.execute_async("part", from_savepoint=path)
             if parallelism == 3:
                 pulsar_server.kill()

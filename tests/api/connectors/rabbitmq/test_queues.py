@@ -7,13 +7,13 @@ servers that die, against what was sent); wrong bytes (oracle: pika); bad input 
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 
 import pytest
+from failing_functions import FailsAtFirst, some
 from rabbitmq_server import rabbitmq_server  # noqa: F401 - a fixture
 
-from headrace import MapFunction, RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
+from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.rabbitmq import (
     JsonMessages,
     RabbitQueueSink,
@@ -32,21 +32,6 @@ def source_of(server, queues, **arguments):
     return RabbitQueueSource(server.url, queues, **{"value": TextMessages(), **arguments})
 
 
-class FailsFourTimes(MapFunction):
-    """Fails for some records, when it meets them first."""
-
-    def __init__(self, directory):
-        self._directory = directory
-        self._failing = set(random.Random(7).sample(range(900), 4))
-
-    def map(self, value):
-        if int(value) in self._failing and not (mark := self._directory / f"failed-{value}").exists():
-            mark.touch()
-            message = f"made to fail at {value}"
-            raise OSError(message)
-        return value
-
-
 def test_queues_are_read_exactly_once_through_failures_and_rescales(rabbitmq_server, tmp_path):  # noqa: F811
     queues, target = [rabbitmq_server.new_queue() for _ in range(3)], rabbitmq_server.new_stream()
     path, sent = None, 0
@@ -61,7 +46,7 @@ def test_queues_are_read_exactly_once_through_failures_and_rescales(rabbitmq_ser
             source = source_of(rabbitmq_server, queues)
             stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "in").uid("in")
             sink = RabbitStreamSink(rabbitmq_server.stream_url, target, value=TextMessages())
-            stream.map(FailsFourTimes(tmp_path)).uid("map").rebalance().sink_to(sink).uid("out")
+            stream.map(FailsAtFirst(tmp_path, some(4, of=900))).uid("map").rebalance().sink_to(sink).uid("out")
             client = env.execute_async("part", from_savepoint=path)
             while len(rabbitmq_server.streamed(target)) < sent:
                 assert client.view().state not in ("FAILED", "FINISHED"), client.view().failures

@@ -14,9 +14,10 @@ from collections import Counter
 
 import pytest
 from campaigns import campaign
+from failing_functions import FailsAtFirst, some
 from rabbitmq_server import rabbitmq_server  # noqa: F401 - a fixture
 
-from headrace import MapFunction, RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
+from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.rabbitmq import JsonMessages, RabbitStreamSink, RabbitStreamSource, TextMessages
 from headrace.connectors.rabbitmq.address import Address
 from headrace.connectors.rabbitmq.amqp10 import body_of, message_of
@@ -61,21 +62,6 @@ def test_many_messages_keep_their_order_through_a_dead_server(rabbitmq_server): 
     assert [int(value) for value in rabbitmq_server.streamed(stream)] == list(range(30_010))
 
 
-class FailsFourTimes(MapFunction):
-    """Fails for some records, when it meets them first."""
-
-    def __init__(self, directory):
-        self._directory = directory
-        self._failing = set(random.Random(7).sample(range(3_000), 4))
-
-    def map(self, value):
-        if int(value) in self._failing and not (mark := self._directory / f"failed-{value}").exists():
-            mark.touch()
-            message = f"made to fail at {value}"
-            raise OSError(message)
-        return value
-
-
 def test_from_stream_to_stream_through_failures_exactly_once(rabbitmq_server, tmp_path):  # noqa: F811
     sources, target = [rabbitmq_server.new_stream() for _ in range(3)], rabbitmq_server.new_stream()
     for number, stream in enumerate(sources):
@@ -85,7 +71,7 @@ def test_from_stream_to_stream_through_failures_exactly_once(rabbitmq_server, tm
         env.set_restart_strategy(RestartStrategies.fixed_delay_restart(4, 10))
         source = source_of(rabbitmq_server, sources, bounded=True)
         stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "in")
-        stream.map(FailsFourTimes(tmp_path)).rebalance().sink_to(sink_of(rabbitmq_server, target))
+        stream.map(FailsAtFirst(tmp_path, some(4, of=3_000))).rebalance().sink_to(sink_of(rabbitmq_server, target))
         result = env.execute("stream to stream")
     assert result.num_restarts >= 1
     assert Counter(map(int, rabbitmq_server.streamed(target))) == Counter(range(3_000))

@@ -8,13 +8,13 @@ name).
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 
 import pytest
+from failing_functions import FailsAtFirst
 from redis_server import redis_server  # noqa: F401 - a fixture
 
-from headrace import MapFunction, RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
+from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.redis import JsonMessages, RedisSink, RedisStream, RedisStreamSource, TextMessages
 from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext, Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, HeadraceError, SourceError
@@ -45,21 +45,6 @@ def test_entries_come_once_with_what_redis_says_of_them(redis_server):  # noqa: 
     assert {row["of"]: streams.index(row["of"]) for row in rows} == {row["of"]: row["n"] // 10_000 for row in rows}
 
 
-class FailsFourTimes(MapFunction):
-    """Fails for some records, when it meets them first."""
-
-    def __init__(self, directory):
-        self._directory = directory
-        self._failing = set(random.Random(7).sample([10_000 * k + n for k in range(3) for n in range(1_500)], 4))
-
-    def map(self, value):
-        if int(value) in self._failing and not (mark := self._directory / f"failed-{value}").exists():
-            mark.touch()
-            message = f"made to fail at {value}"
-            raise OSError(message)
-        return value
-
-
 def test_from_stream_to_stream_through_failures_exactly_once(redis_server, tmp_path):  # noqa: F811
     sources, target = [redis_server.new_key() for _ in range(3)], redis_server.new_key()
     for number, stream in enumerate(sources):
@@ -70,7 +55,7 @@ def test_from_stream_to_stream_through_failures_exactly_once(redis_server, tmp_p
         source = RedisStreamSource(redis_server.url, sources, value=TextMessages(), bounded=True)
         sink = RedisSink.exactly_once(redis_server.url, RedisStream(target, TextMessages()))
         env.from_source(source, WatermarkStrategy.no_watermarks(), "in").map(
-            FailsFourTimes(tmp_path)
+            FailsAtFirst(tmp_path, (7, 1_100, 10_600, 21_200))
         ).rebalance().sink_to(sink)
         result = env.execute("redis to redis")
     assert result.num_restarts >= 1
