@@ -43,7 +43,7 @@ from typing import Any
 
 import cloudpickle
 import pyarrow.parquet as pq
-from measure import Mark, TooShort, describe_machine, steady_marks
+from measure import Mark, TooShort, describe_machine, steady_marks, touch_memory
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import nexmark_kit
@@ -208,6 +208,7 @@ def main() -> None:
     beside_flink = tuple(name for name in NAMES if name not in NOT_ON_FLINK)
     queries = options.queries or (beside_flink if options.flink else NAMES)
     print(describe_machine())
+    print(touch_memory())
     print(f"{options.events:,} events ({options.heavy_events:,} for {', '.join(HEAVY)}) from "
           f"{'files' if options.from_files else 'the generator'}, {options.rate:,.0f} a second")  # fmt: skip
     with tempfile.TemporaryDirectory() as temporary:
