@@ -89,6 +89,7 @@ class OperatorHarness:
         now_ms: int = 0,
         restored: Sequence[RestoredPart] = (),
         backend: str | None = None,
+        attempt: str = "1.0",
     ) -> None:
         self.now_ms = now_ms
         self.operator: Operator = load_program(dump_program(operator))
@@ -109,7 +110,7 @@ class OperatorHarness:
             subtask=subtask,
             parallelism=parallelism,
             max_parallelism=MAX_PARALLELISM,
-            attempt="1.0",
+            attempt=attempt,
             job="job",
             output=self.output,
             keyed_state=self.keyed_state,

@@ -13,45 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from operator_harness import OperatorHarness
 from search_servers import SearchServer
+from upsert_kit import AT_ONCE, read_some, reader_of, told, written
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.opensearch import JsonMessages, OpenSearchSink, OpenSearchSource, OrderKey, UpsertOptions
-from headrace.engine.connectors.async_sink_operator import AsyncSinkOperator
 from headrace.engine.connectors.contract import (
-    ALL_SPLITS_FINISHED,
     EnumeratorContext,
-    Polled,
-    ReaderContext,
-    SourceReader,
     Split,
 )
-from headrace.engine.errors import HeadraceError, SourceError
-from headrace.engine.kernel.metrics import MetricGroup
-
-AT_ONCE = UpsertOptions(batch_size=50, batch_interval="10 ms")
-
-
-def harness_of(sink, restored=()):
-    harness = OperatorHarness(AsyncSinkOperator(sink), restored=restored)
-    harness.do_work()
-    return harness
-
-
-def written(sink, rows):
-    """Write rows as one subtask, all in one piece; gives its counters."""
-    harness = harness_of(sink)
-    harness.process(rows)
-    harness.operator.end_input(0)
-    harness.do_all_work()
-    return harness.metrics.counters
-
-
-def told(call):
-    with pytest.raises(HeadraceError) as refused:
-        call()
-    return str(refused.value)
+from headrace.engine.errors import SourceError
 
 
 def sink_into(server, index, **arguments):
@@ -173,25 +144,6 @@ def source_of(server: SearchServer, index: str, **options: Any) -> OpenSearchSou
 
 def splits_of(source: OpenSearchSource) -> list[Split]:
     return source.create_enumerator(EnumeratorContext(1)).discover().splits
-
-
-def reader_of(source: OpenSearchSource, splits: list[Split]) -> SourceReader:
-    reader = source.create_reader()
-    reader.open(ReaderContext("index", 0, 1, lambda: 0, MetricGroup(), lambda batch: None))
-    reader.add_splits(splits)
-    return reader
-
-
-def read_some(reader: SourceReader, number: int | None = None) -> list[Any]:
-    """So many records, or all that are left."""
-    rows: list[Any] = []
-    while number is None or len(rows) < number:
-        found = reader.poll(3)
-        if found is ALL_SPLITS_FINISHED:
-            break
-        if isinstance(found, Polled):
-            rows += found.batch.rows
-    return rows
 
 
 def lose_points_in_time(server: SearchServer, splits: list[Split]) -> None:

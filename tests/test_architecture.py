@@ -81,6 +81,7 @@ ROOMS = (
     "api/connectors/upserts",
     "api/connectors/kafka",
     "api/connectors/opensearch",
+    "api/connectors/cassandra",
     "api/connectors/lake",
     "api/connectors/delta",
     "api/connectors/iceberg",

@@ -84,6 +84,7 @@ MODULES = (
     ("rabbitmq", "headrace.connectors.rabbitmq", "RabbitMQ"),
     ("redis", "headrace.connectors.redis", "Redis"),
     ("opensearch", "headrace.connectors.opensearch", "OpenSearch and Elasticsearch"),
+    ("cassandra", "headrace.connectors.cassandra", "Cassandra"),
     ("databases", "headrace.connectors.sql", "Databases"),
     ("postgres-cdc", "headrace.connectors.postgres_cdc", "Changes of PostgreSQL"),
     ("hybrid", "headrace.connectors.hybrid", "Sources one after another"),

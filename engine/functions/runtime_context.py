@@ -64,6 +64,11 @@ class FunctionPlace(Protocol):
         ...
 
     @property
+    def attempt(self) -> str:
+        """Text of the execution attempt: leader epoch and number of the deployment."""
+        ...
+
+    @property
     def metrics(self) -> MetricGroup:
         """The operator's metrics."""
         ...
@@ -107,6 +112,17 @@ class RuntimeContext:
     def get_job_id(self) -> str:
         """Return the job's id."""
         return self._context.job
+
+    def get_operator_id(self) -> str:
+        """Return what tells the operator from all others of the job."""
+        return self._context.operator
+
+    def get_attempt(self) -> str:
+        """Return which execution of the job this is: leader epoch and number of the deployment, with a dot between.
+
+        Of two attempts of one job the one with the larger pair of numbers is the newer.
+        """
+        return self._context.attempt
 
     def get_metrics_group(self) -> MetricGroup:
         """Return the operator's metrics, and the way to groups of one's own."""

@@ -68,6 +68,11 @@ class TaskContext:
     metrics: MetricGroup = field(default_factory=MetricGroup)
 
     @property
+    def attempt(self) -> str:
+        """A data set is begun once."""
+        return "0.0"
+
+    @property
     def max_parallelism(self) -> int:
         """As ``parallelism``: a data set has no key groups."""
         return self.parallelism

@@ -7,6 +7,7 @@ May import: `headrace.engine`, `headrace.state`. Start reading at `sink`.
 """
 
 from .keyed import Entry, KeyedRecords
+from .numbering import NumberCell, Numbers, WriterPlace
 from .options import UpsertOptions
 from .order import OrderKey
 from .sink import UpsertSink
@@ -15,10 +16,13 @@ from .writer import Refused, SinkAwayError, UpsertSinkWriter
 __all__ = [
     "Entry",
     "KeyedRecords",
+    "NumberCell",
+    "Numbers",
     "OrderKey",
     "Refused",
     "SinkAwayError",
     "UpsertOptions",
     "UpsertSink",
     "UpsertSinkWriter",
+    "WriterPlace",
 ]

@@ -12,7 +12,8 @@ from operator import itemgetter
 import pytest
 from failing_functions import FailsAtFirst
 from opensearch_server import opensearch_server  # noqa: F401 - a fixture
-from search_checks import AT_ONCE, CHECKS, harness_of, sink_into, told, written
+from search_checks import CHECKS, sink_into
+from upsert_kit import AT_ONCE, harness_of, told, written
 
 from headrace import RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.opensearch import OpenSearchSink, SearchClient, UpsertOptions
