@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace.engine.errors import ClusterUnavailableError, JobError
+from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, JobError
 from headrace.state.extras import needs
 
 __all__ = ["ApplicationClient"]
@@ -28,11 +28,14 @@ class ApplicationClient:
         address: Its URL.
 
     Raises:
-        ConfigurationError: If what asks it is not installed.
+        ConfigurationError: If the address is no URL, or what asks it is not installed.
         ClusterUnavailableError: If nothing answers there, or a Ray that is too old for this one.
     """
 
     def __init__(self, address: str) -> None:
+        if not address.startswith(("http://", "https://")):  # Ray would take it for a cluster's, and try for a minute
+            message = f"a job server of Ray is named by its URL; got {address!r}"
+            raise ConfigurationError(message, hint="as http://HEAD:8265")
         with needs("Ray's job server is asked by parts of Ray that are not installed", "cluster"):
             from ray.job_submission import JobSubmissionClient
         try:

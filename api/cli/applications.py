@@ -67,6 +67,9 @@ def entrypoint(options: argparse.Namespace, folder: Path) -> str:
     if not program.is_file():
         message = f"there is no program {options.program!r}"
         raise ConfigurationError(message)
+    if not folder.is_dir():
+        message = f"there is no folder {str(folder)!r} to be sent along"
+        raise ConfigurationError(message)
     if not program.is_relative_to(folder):
         message = f"{program} is not in the working directory {folder}, so it would not be sent along"
         raise ConfigurationError(message)

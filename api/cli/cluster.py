@@ -29,6 +29,7 @@ from ..arguments.places import lasting_place
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
     from headrace.engine.protocol.views import JobView, TaskManagerView
+    from headrace.state.checkpoints.job_store import JobStore
 
 __all__ = ["add_cluster_commands", "add_high_availability_options", "high_availability_variables", "job_as_json"]
 
@@ -231,7 +232,9 @@ def _history(options: argparse.Namespace) -> int:
     from headrace.state.checkpoints.job_store import JobStore
 
     place = lasting_place(options.directory, "DIR").rstrip("/")
-    jobs = EndedJobs(JobStore.open(place), place.rpartition("/")[2])
+    store = JobStore.open(place)
+    _require_cluster(store, place)
+    jobs = EndedJobs(store, place.rpartition("/")[2])
     num_jobs = len(jobs.views())
     if options.json:
         ended = [job_as_json(jobs.name, view) for view in jobs.views().values()]
@@ -252,6 +255,18 @@ def _history(options: argparse.Namespace) -> int:
     finally:
         server.close()
     return 0
+
+
+def _require_cluster(store: JobStore, place: str) -> None:
+    """See that a directory is one of a cluster: without jobs it has the lease of its leaders, unless ZooKeeper has.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if store.fs.list_files(f"{store.root}/jobs") or store.fs.list_files(f"{store.root}/leader"):
+        return
+    message = f"there is no cluster's directory at {place!r}: neither a job nor a leader has left anything there"
+    raise ConfigurationError(message, hint="name HA_DIR/CLUSTER_ID: what --ha-dir and --cluster-id have said")
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -8,11 +8,12 @@ anything else is a bug and is shown whole.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from .cluster import add_cluster_commands, job_as_json
 from .dashboard import add_command as add_dashboard_command
 from .deploy import add_command as add_deploy_command
 from .job_logs import add_command as add_logs_command
+from .operation_progress import operation_shown
 from .program_options import add_program_options, program_variables
 from .programs import add_commands as add_program_commands
 from .programs import run_file
@@ -37,9 +39,13 @@ from .top import add_command as add_top_command
 if TYPE_CHECKING:
     from headrace.engine.protocol.views import JobView
 
+    from ..jobs.client import JobClient
     from .demo import DemoResult
 
 __all__ = ["command_parser", "main"]
+
+_RUN_HERE = ("demo", "run", "sql")
+"""Commands whose jobs end with them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted: the job was canceled and everything it started has ended", file=sys.stderr)
+        said = "the job was canceled and everything it started has ended"
+        if options.command not in _RUN_HERE:
+            said = "what a job or cluster was asked for may go on; 'headrace list' shows the jobs"
+        print(f"interrupted: {said}", file=sys.stderr)
         return 130
 
 
@@ -329,44 +338,49 @@ def _find_job(options: argparse.Namespace) -> tuple[str, JobView]:
     return found[0]
 
 
-def _stop(options: argparse.Namespace) -> int:
+@contextlib.contextmanager
+def _client_of_job(options: argparse.Namespace, what: str = "") -> Iterator[tuple[JobClient, JobView]]:
+    """A client of the one job that the command names, and the job as it is.
+
+    Args:
+        options: Of the command.
+        what: What the job is asked for, which is followed on a terminal; nothing is if it is empty.
+    """
     from headrace.actors.clusters import cluster_named
 
     from ..jobs.client import JobClient
 
     name, view = _find_job(options)
-    if options.savepoint is not None:
-        with cluster_named(options.address, name) as cluster:
-            client = JobClient(cluster, view.job_id, view.name)
-            place = client.stop_with_savepoint(options.savepoint, drain=options.drain)
-        text = f"stopped {view.job_id} ({view.name}); its savepoint:\n{place}"
-        _say(options, text, jid=view.job_id, location=place)
-        return 0
-    with cluster_named(options.address, name) as cluster:
-        path = JobClient(cluster, view.job_id, view.name).stop(drain=options.drain)
-    text = f"stopped {view.job_id} ({view.name}); its last checkpoint:\n{path}"
-    if path is None:
+    with (
+        cluster_named(options.address, name) as cluster,
+        operation_shown(cluster, view.job_id, what, is_quiet=options.json or not what),
+    ):
+        yield JobClient(cluster, view.job_id, view.name), view
+
+
+def _stop(options: argparse.Namespace) -> int:
+    with _client_of_job(options, "stop") as (client, view):
+        if options.savepoint is not None:
+            place: str | None = client.stop_with_savepoint(options.savepoint, drain=options.drain)
+        else:
+            place = client.stop(drain=options.drain)
+    what = "last checkpoint" if options.savepoint is None else "savepoint"
+    text = f"stopped {view.job_id} ({view.name}); its {what}:\n{place}"
+    if place is None:
         text = f"{view.job_id} ({view.name}) has ended; no checkpoint was kept"
-    _say(options, text, jid=view.job_id, location=path)
+    _say(options, text, jid=view.job_id, location=place)
     return 0
 
 
 def _rescale(options: argparse.Namespace) -> int:
-    from headrace.actors.clusters import cluster_named
-
-    from ..jobs.client import JobClient
-
     if options.history:
-        name, view = _find_job(options)
-        with cluster_named(options.address, name) as cluster:
-            view = JobClient(cluster, view.job_id, view.name).view()
+        with _client_of_job(options) as (client, _):
+            view = client.view()
         return show_rescales(view, as_json=options.json)
     if options.parallelism is None and not options.operator:
         print("error: nothing to do: give --parallelism N or --operator UID=N", file=sys.stderr)
         return 2
-    name, view = _find_job(options)
-    with cluster_named(options.address, name) as cluster:
-        client = JobClient(cluster, view.job_id, view.name)
+    with _client_of_job(options, "rescale") as (client, _):
         client.rescale(options.parallelism, dict(options.operator))
         view = client.view()
     lines = [f"{vertex.parallelism:>5}  {vertex.name}" for vertex in view.vertices]
@@ -376,13 +390,8 @@ def _rescale(options: argparse.Namespace) -> int:
 
 
 def _checkpoint(options: argparse.Namespace) -> int:
-    from headrace.actors.clusters import cluster_named
-
-    from ..jobs.client import JobClient
-
-    name, view = _find_job(options)
-    with cluster_named(options.address, name) as cluster:
-        place = JobClient(cluster, view.job_id, view.name).trigger_checkpoint(full=options.full)
+    with _client_of_job(options, "checkpoint") as (client, view):
+        place = client.trigger_checkpoint(full=options.full)
     _say(options, place, jid=view.job_id, location=place)
     return 0
 
@@ -400,13 +409,8 @@ def _savepoint(options: argparse.Namespace) -> int:
     if not options.job:
         print("error: which job?", file=sys.stderr)
         return 2
-    from headrace.actors.clusters import cluster_named
-
-    from ..jobs.client import JobClient
-
-    name, view = _find_job(options)
-    with cluster_named(options.address, name) as cluster:
-        place = JobClient(cluster, view.job_id, view.name).trigger_savepoint(options.directory)
+    with _client_of_job(options, "savepoint") as (client, view):
+        place = client.trigger_savepoint(options.directory)
     _say(options, place, jid=view.job_id, location=place)
     return 0
 

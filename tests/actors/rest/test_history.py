@@ -131,6 +131,17 @@ def test_the_command_lists_jobs_as_json_and_serves_nothing_then(ended, capsys):
         assert own.get("job-type") == job.get("job-type")
 
 
+def test_a_directory_of_no_cluster_is_an_error_by_name(ended, tmp_path, capsys):
+    folder = tmp_path / "other"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "file").write_text("x")
+    for wrong in (tmp_path / "nowhere", folder, ended[0].parent):
+        assert main(["history", "--json", str(wrong)]) == 1
+        said = capsys.readouterr()
+        assert (said.out, f"there is no cluster's directory at {str(wrong)!r}" in said.err) == ("", True), said
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_nothing_can_be_changed_and_nobody_is_let_in_without_a_token(ended, served):
     _, url, token = served
     job_id = next(iter(ended[1]))[0]

@@ -1,5 +1,7 @@
 """The command line itself: its version, what it refuses, and programs that are none."""
 
+import importlib
+
 import pytest
 
 import headrace
@@ -35,3 +37,22 @@ def test_a_program_with_a_syntax_error_is_shown_where_it_has_it(capsys, monkeypa
     program.write_text("import broken_module\n")
     with pytest.raises(SyntaxError):
         main(["run", "--quiet", str(program)])
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [(["run", "--quiet"], "the job was canceled"), (["stop"], "may go on")],
+)
+def test_ctrl_c_says_what_becomes_of_the_job(capsys, monkeypatch, tmp_path, command, said):
+    """What only asks for something has started nothing, and ends nothing."""
+
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    module = importlib.import_module("headrace.cli.main")  # the package has a function of its name
+    monkeypatch.setattr(module, "run_file", interrupted)
+    monkeypatch.setattr(module, "_find_job", interrupted)
+    program = tmp_path / "program.py"
+    program.write_text("")
+    assert main([*command, str(program)]) == 130
+    assert said in capsys.readouterr().err

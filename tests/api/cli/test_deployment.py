@@ -160,8 +160,12 @@ def options_of(tmp_path, *arguments, **given):
 def test_the_command_is_that_of_a_copy_of_the_folder(tmp_path):
     options = options_of(tmp_path, "a b", "--x=1")
     assert entrypoint(options, tmp_path) == "python jobs/job.py 'a b' --x=1"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
     with pytest.raises(ConfigurationError, match="is not in the working directory"):
-        entrypoint(options, tmp_path / "elsewhere")
+        entrypoint(options, elsewhere)
+    with pytest.raises(ConfigurationError, match="there is no folder"):
+        entrypoint(options, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -218,5 +222,7 @@ def test_an_application_without_a_job_server_says_so(tmp_path, clean_environment
     from free_ports import free_port
 
     program = options_of(tmp_path).program
+    assert main(["run-application", "--address", f"127.0.0.1:{free_port()}", program]) == 1
+    assert "is named by its URL" in capsys.readouterr().err
     assert main(["run-application", "--address", f"http://127.0.0.1:{free_port()}", program]) == 1
     assert "error: no job server of Ray answers" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""How far a command is that waits for a job: a line on a terminal, as long as a checkpoint, stop or rescale takes.
+
+What is told is what the job's CheckpointCoordinator knows: who has acknowledged, and how large their state is. A
+subtask that still writes is told of once it is done, so the line stands still while the last one writes a large state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.engine.errors import HeadraceError
+from headrace.engine.protocol.messages import FetchPendingCheckpoints, WaitForJob
+from headrace.state.keyed.managed_memory import bytes_text
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from headrace.engine.protocol.asks_jobs import AsksJobs
+    from headrace.engine.protocol.details import CheckpointView
+    from headrace.engine.protocol.views import JobView
+    from headrace.state.identifiers import JobId
+
+__all__ = ["operation_line", "operation_shown"]
+
+REFRESH_S = 0.5
+ANSWER_MS = 5_000
+ENDING_S = 1.0
+"""How long the end of the thread that asks is waited for."""
+
+
+@contextlib.contextmanager
+def operation_shown(cluster: AsksJobs, job_id: JobId, what: str, *, is_quiet: bool) -> Iterator[None]:
+    """Show on standard error how far the job is with something, while the block waits for it.
+
+    Args:
+        cluster: Where the job runs; it is asked from another thread.
+        job_id: The job.
+        what: What goes on, as ``savepoint`` or ``stop``.
+        is_quiet: Whether nothing is shown; so it is where standard error is no terminal.
+    """
+    if is_quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    has_ended = threading.Event()
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        arguments = (live, cluster, job_id, what, has_ended)
+        follower = threading.Thread(target=_follow, args=arguments, name="headrace-operation", daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            follower.join(ENDING_S)
+
+
+def _follow(live: Live, cluster: AsksJobs, job_id: JobId, what: str, has_ended: threading.Event) -> None:
+    from rich.text import Text
+
+    began_s = time.monotonic()
+    while not has_ended.wait(REFRESH_S):
+        try:
+            pending = cluster.ask_job(job_id, FetchPendingCheckpoints(), ANSWER_MS)
+            view = cluster.ask_job(job_id, WaitForJob(-1, 0), ANSWER_MS)
+        except HeadraceError:
+            continue  # it is between two JobManagers, or has ended: the command itself says what comes of it
+        if not has_ended.is_set():
+            line = operation_line(what, pending, view, time.monotonic() - began_s)
+            live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+def operation_line(what: str, pending: Sequence[CheckpointView], view: JobView, elapsed_s: float) -> str:
+    """Return how far an operation is, on one line.
+
+    Args:
+        what: What goes on.
+        pending: Checkpoints under way, newest first.
+        view: The job.
+        elapsed_s: How long it has taken so far.
+    """
+    parts = [f"{what}: job is {view.state}"]
+    if view.waiting is not None:
+        parts.append(f"waits for slots: {view.waiting}")
+    # Of several the one that the operation waits for: savepoints and the last one stand behind no other.
+    checkpoint = next((one for one in pending if one.is_savepoint or one.is_last), pending[0] if pending else None)
+    if checkpoint is not None:
+        parts.append(_checkpoint_text(checkpoint))
+    return " | ".join([*parts, f"{elapsed_s:.0f} s"])
+
+
+def _checkpoint_text(one: CheckpointView) -> str:
+    name = f"{'savepoint' if one.is_savepoint else 'checkpoint'} {one.checkpoint_id}"
+    if not one.num_subtasks:
+        return f"{name} begins"
+    state = bytes_text(sum(task.state_bytes for task in one.tasks))
+    written = bytes_text(sum(task.uploaded_bytes for task in one.tasks))
+    done = f"{len(one.tasks)} of {one.num_subtasks} subtasks"
+    return f"{name}: {done}, {state} of state, {written} written"
