@@ -85,6 +85,7 @@ ROOMS = (
     "api/connectors/lake",
     "api/connectors/delta",
     "api/connectors/iceberg",
+    "api/connectors/mqtt",
     "api/connectors/pulsar",
     "api/connectors/rabbitmq",
     "api/connectors/redis",

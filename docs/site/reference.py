@@ -80,6 +80,7 @@ MODULES = (
     ("table", "headrace.table", "Tables and SQL"),
     ("files", "headrace.connectors.files", "Files"),
     ("kafka", "headrace.connectors.kafka", "Kafka"),
+    ("mqtt", "headrace.connectors.mqtt", "MQTT"),
     ("pulsar", "headrace.connectors.pulsar", "Pulsar"),
     ("rabbitmq", "headrace.connectors.rabbitmq", "RabbitMQ"),
     ("redis", "headrace.connectors.redis", "Redis"),

@@ -6,31 +6,25 @@ Source: Flink's ``RMQSource``; RabbitMQ's "Consumer Acknowledgements and Publish
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.acknowledging import AcknowledgingReader
-from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, ReaderContext, Split
+from headrace.engine.connectors.contract import ReaderContext, Split
 from headrace.engine.errors import SourceError
 from headrace.state.credentials import masked
 
-from ..messages.client_thread import AwayError, ClientThread
+from ..messages.client_thread import AwayError
+from ..messages.consuming import Consumer, ConsumingReader, Delivery
 from ..messages.decoding import MessageDecoder, Metadata
 from .address import Address, pika
 
 __all__ = ["METADATA", "Message", "QueueReader", "QueueSettings"]
 
-POLL_MS = 5
-"""How soon to look again when nothing was there."""
-
 LISTEN_S = 0.02
 """How long the thread listens to the server until it looks whether something is to be acknowledged."""
-
-CLOSE_TIMEOUT_S = 5.0
 
 NOT_FOUND = 404
 
@@ -39,7 +33,7 @@ Tag = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(Delivery[Tag]):
     """A message that was delivered."""
 
     split_id: str
@@ -85,24 +79,7 @@ class QueueSettings:
     patience_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Connected:
-    split_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    split_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """All that was delivered before it has been taken when it is."""
-
-    split_id: str
-
-
-class _Consumer(ClientThread):
+class _Consumer(Consumer[Tag]):
     """Takes what queues deliver, and acknowledges what it is told to."""
 
     def __init__(self, address: Address, settings: QueueSettings, name: str, splits: Sequence[Split]) -> None:
@@ -110,22 +87,12 @@ class _Consumer(ClientThread):
         self._address = address
         self._prefetch = settings.prefetch
         self._queues = {split.split_id: split.payload["queue"] for split in splits}
-        # What is to be acknowledged, and marks that are to come back: put in by the task, taken out by the thread.
-        self._due: deque[tuple[str, list[Tag]] | _Mark] = deque()
         self._number = 0
         self._connection: Any = None
         self._channels: dict[str, Any] = {}
         # Deliveries that are not acknowledged, by split, in order.
         self._open: dict[str, dict[int, None]] = {}
         self._cancelled: str | None = None
-
-    def acknowledge(self, split_id: str, tags: list[Tag]) -> None:
-        """Have messages acknowledged; called by the task."""
-        self._due.append((split_id, tags))
-
-    def mark(self, split_id: str) -> None:
-        """Have a mark come back; called by the task."""
-        self._due.append(_Mark(split_id))
 
     def connect(self) -> None:
         library = pika()
@@ -138,7 +105,7 @@ class _Consumer(ClientThread):
                 channel.queue_declare(queue, passive=True)
                 channel.add_on_cancel_callback(lambda _frame, queue=queue: self._note_cancelled(queue))
                 self._open[split_id] = {}
-                self.give(_Connected(split_id))
+                self.tell_connected(split_id)
                 channel.basic_consume(queue, self._taker(split_id))
         except library.exceptions.ChannelClosedByBroker as error:
             if error.reply_code == NOT_FOUND:  # so says a server, too, that has just begun and looks for its queues
@@ -162,7 +129,7 @@ class _Consumer(ClientThread):
 
     def work(self) -> None:
         try:
-            self._acknowledge()
+            self.settle_due()
             self._connection.process_data_events(time_limit=LISTEN_S)
         except pika().exceptions.ChannelClosedByBroker as error:
             # A message was not acknowledged for too long (consumer_timeout), or the queue's node is gone.
@@ -174,30 +141,24 @@ class _Consumer(ClientThread):
             message = f"queue {queue!r} of RabbitMQ delivers no more: it was deleted, or its node is gone"
             raise AwayError(message)
 
-    def _acknowledge(self) -> None:
-        while self._due:
-            first = self._due.popleft()
-            if isinstance(first, _Mark):
-                self.give(first)
-                continue
-            split_id, tags = first
-            due = {tag for number, tag in tags if number == self._number}
-            if not due:
-                continue
-            open_tags, channel = self._open[split_id], self._channels[split_id]
-            # All up to the last one before which nothing is open that is not due, in one go; the rest one by one.
-            last = None
-            for tag in list(open_tags):
-                if tag not in due:
-                    break
-                last = tag
-                due.discard(tag)
-                del open_tags[tag]
-            if last is not None:
-                channel.basic_ack(last, multiple=True)
-            for tag in sorted(due & open_tags.keys()):
-                del open_tags[tag]
-                channel.basic_ack(tag)
+    def acknowledge_now(self, split_id: str, tags: list[Tag]) -> None:
+        due = {tag for number, tag in tags if number == self._number}
+        if not due:
+            return
+        open_tags, channel = self._open[split_id], self._channels[split_id]
+        # All up to the last one before which nothing is open that is not due, in one go; the rest one by one.
+        last = None
+        for tag in list(open_tags):
+            if tag not in due:
+                break
+            last = tag
+            due.discard(tag)
+            del open_tags[tag]
+        if last is not None:
+            channel.basic_ack(last, multiple=True)
+        for tag in sorted(due & open_tags.keys()):
+            del open_tags[tag]
+            channel.basic_ack(tag)
 
     def _away(self, error: Exception) -> AwayError:
         message = f"queues of RabbitMQ at {self._address} cannot be read: {masked(str(error) or repr(error))}"
@@ -210,15 +171,15 @@ class _Consumer(ClientThread):
             if self.is_stopping:
                 with contextlib.suppress(pika().exceptions.AMQPError, OSError):
                     self._channels = channels
-                    self._acknowledge()
+                    self.settle_due()
             self._channels = {}
             with contextlib.suppress(pika().exceptions.AMQPError, OSError):
                 connection.close()
         for split_id in channels:
-            self.give(_Lost(split_id))
+            self.tell_lost(split_id)
 
 
-class QueueReader(AcknowledgingReader[Tag]):
+class QueueReader(ConsumingReader[Tag]):
     """Reads the queues of one subtask.
 
     Args:
@@ -228,57 +189,20 @@ class QueueReader(AcknowledgingReader[Tag]):
     """
 
     def __init__(self, address: Address, settings: QueueSettings, decoder: MessageDecoder[Message]) -> None:
-        super().__init__(settings.remember_ms, settings.prefetch)
+        super().__init__(settings.remember_ms, settings.prefetch, decoder)
         self._address = address
         self._settings = settings
-        self._decoder = decoder
-        # Which of them reads a split.
-        self._consumers: dict[str, _Consumer] = {}
 
     def open(self, context: ReaderContext) -> None:
         pika()  # said at once if it is not installed
         super().open(context)
 
-    def subscribe(self, splits: Sequence[Split]) -> None:
+    def consumers_of(self, splits: Sequence[Split]) -> Mapping[str, _Consumer]:
         name = f"rabbitmq {self._context.operator_name} {self._context.subtask + 1}"
         consumer = _Consumer(self._address, self._settings, name, splits)
-        self._consumers.update({split.split_id: consumer for split in splits})
-        consumer.start()
+        return {split.split_id: consumer for split in splits}
 
-    def acknowledge(self, split_id: str, tags: list[Tag]) -> None:
-        self._consumers[split_id].acknowledge(split_id, tags)
-
-    def mark(self, split_id: str) -> None:
-        self._consumers[split_id].mark(split_id)
-
-    def poll(self, max_records: int) -> Any:
-        consumers = set(self._consumers.values())
-        if not consumers:
-            return ALL_SPLITS_FINISHED
-        self.settle(has_more=any(consumer.has_more for consumer in consumers))
-        found: dict[str, list[Message]] = {}
-        for consumer in consumers:
-            for _ in range(max_records):
-                thing = consumer.take()
-                if thing is None:
-                    break
-                if isinstance(thing, Message):
-                    if self.is_new(thing.split_id, self._id_of(thing), thing.tag):
-                        found.setdefault(thing.split_id, []).append(thing)
-                elif isinstance(thing, _Connected):
-                    self.connected(thing.split_id)
-                elif isinstance(thing, _Mark):
-                    self.lasted(thing.split_id)
-                else:
-                    self.connection_lost(thing.split_id)
-        polled = [
-            Polled(split_id, batch)
-            for split_id, messages in found.items()
-            if len(batch := self._decoder.decode(self._context, split_id, messages, lambda message: message.time_ms))
-        ]
-        return polled or NOTHING_NOW
-
-    def _id_of(self, message: Message) -> str | None:
+    def id_of(self, message: Message) -> str | None:
         if self._settings.id_of is None:
             return None
         found = getattr(message.properties, self._settings.id_of)
@@ -287,11 +211,3 @@ class QueueReader(AcknowledgingReader[Tag]):
             hint = "have the sender set it, or read at least once with deduplicate_by=None"
             raise SourceError(text, hint=hint, split=message.split_id, position=f"delivery {message.tag[1]}")
         return str(found)
-
-    def next_poll_ms(self) -> int | None:
-        return self._context.now_ms() + POLL_MS
-
-    def close(self) -> None:
-        for consumer in set(self._consumers.values()):
-            consumer.stop(CLOSE_TIMEOUT_S)
-        self._consumers.clear()

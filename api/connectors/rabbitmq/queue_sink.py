@@ -10,24 +10,19 @@ Source: Flink's ``RMQSink``; RabbitMQ's "Publisher Confirms".
 from __future__ import annotations
 
 import threading
-import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import SinkWriter, WriterContext
-from headrace.engine.errors import ConfigurationError, SinkError, TypeMismatchError
-from headrace.state.credentials import masked
+from headrace.engine.errors import ConfigurationError, TypeMismatchError
 
 from ...formats.messages import MessageFormat, require_format
+from ..messages.confirming import ConfirmedSender, ConfirmedWriter
 from .address import QUEUE_PORT, Address, pika
 
 __all__ = ["RabbitQueueSink"]
-
-CONFIRM_TIMEOUT_S = 120.0
-"""A server that confirms nothing for so long fails the task."""
-
-MOST_UNCONFIRMED = 5_000
 
 PERSISTENT = 2
 
@@ -100,7 +95,7 @@ class _Target:
         return [(body, None if one is None else str(one)) for body, one in zip(bodies, ids, strict=True)]
 
 
-class _Sender:
+class _Sender(ConfirmedSender):
     """Sends messages from a thread of its own, in which the client answers the server, and counts confirmations.
 
     Args:
@@ -110,19 +105,16 @@ class _Sender:
     """
 
     def __init__(self, address: Address, target: _Target, name: str) -> None:
+        super().__init__(f"{target.name} of RabbitMQ")
         self._target = target
-        self._changed = threading.Condition()
-        # By number on the channel, from 1: sent and not confirmed. The rest is guarded by `_changed`, too.
-        self._unconfirmed: set[int] = set()
-        self._num_waiting = 0
+        # Messages have numbers on the channel, from 1.
         self._num_sent = 0
         self._channel: Any = None
-        self._error: str | None = None
         self._connection = pika().SelectConnection(
             address.parameters(),
             on_open_callback=self._on_open,
-            on_open_error_callback=lambda _connection, error: self._fail(error),
-            on_close_callback=lambda _connection, error: self._fail(error),
+            on_open_error_callback=lambda _connection, error: self._end(error),
+            on_close_callback=lambda _connection, error: self._end(error),
         )
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -131,84 +123,48 @@ class _Sender:
         try:
             self._connection.ioloop.start()
         except Exception as error:
-            self._fail(error)
+            self._end(error)
 
     def _on_open(self, connection: Any) -> None:
         connection.channel(on_open_callback=self._on_channel)
 
     def _on_channel(self, channel: Any) -> None:
-        channel.add_on_close_callback(lambda _channel, error: self._fail(error))
+        channel.add_on_close_callback(lambda _channel, error: self._end(error))
         channel.add_on_return_callback(
-            lambda _channel, method, _properties, _body: self._fail(f"a message reaches no queue: {method.reply_text}")
+            lambda _channel, method, _properties, _body: self._end(f"a message reaches no queue: {method.reply_text}")
         )
         channel.confirm_delivery(self._on_confirm, callback=lambda _frame: self._on_ready(channel))
 
     def _on_ready(self, channel: Any) -> None:
-        with self._changed:
-            self._channel = channel
-            self._changed.notify_all()
+        self._channel = channel
+        self.ready()
 
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
         if method.NAME != "Basic.Ack":
-            self._fail("it has refused a message")
-            return
-        with self._changed:
-            if method.multiple:
-                self._unconfirmed = {number for number in self._unconfirmed if number > method.delivery_tag}
-            else:
-                self._unconfirmed.discard(method.delivery_tag)
-            self._changed.notify_all()
+            self._end("it has refused a message")
+        elif method.multiple:
+            self.confirmed_up_to(method.delivery_tag)
+        else:
+            self.confirmed(method.delivery_tag)
 
-    def _fail(self, error: Any) -> None:
-        with self._changed:
-            if self._error is None:
-                self._error = masked(str(error) or repr(error))
-            self._changed.notify_all()
+    def _end(self, error: Any) -> None:
+        self.fail(error)
         self._connection.ioloop.stop()
 
-    def send(self, messages: list[tuple[bytes, str | None]]) -> None:
-        """Send messages; waits while too many are not confirmed."""
-        self._wait(lambda: self._channel is not None and self._left() < MOST_UNCONFIRMED)
-        with self._changed:
-            self._num_waiting += len(messages)
+    def hand_over(self, messages: Collection[tuple[bytes, str | None]]) -> None:
         self._connection.ioloop.add_callback_threadsafe(lambda: self._publish(messages))
 
-    def _left(self) -> int:
-        return self._num_waiting + len(self._unconfirmed)
-
-    def _publish(self, messages: list[tuple[bytes, str | None]]) -> None:
+    def _publish(self, messages: Collection[tuple[bytes, str | None]]) -> None:
         target, make = self._target, pika().BasicProperties
         try:
             for body, correlation_id in messages:
-                with self._changed:
-                    self._num_waiting -= 1
-                    self._num_sent += 1
-                    self._unconfirmed.add(self._num_sent)
+                self._num_sent += 1
+                self.sent(self._num_sent)
                 properties = make(delivery_mode=PERSISTENT, correlation_id=correlation_id)
                 self._channel.basic_publish(target.exchange, target.routing_key, body, properties, mandatory=True)
         except Exception as error:
-            self._fail(error)
-
-    def flush(self) -> None:
-        """Wait until all are confirmed."""
-        self._wait(lambda: not self._left())
-
-    def _wait(self, is_done: Any) -> None:
-        deadline = time.monotonic() + CONFIRM_TIMEOUT_S
-        with self._changed:
-            while True:
-                if self._error is not None:
-                    message = f"{self._target.name} of RabbitMQ does not take messages: {self._error}"
-                    raise SinkError(message)
-                if is_done():
-                    return
-                if not self._changed.wait(deadline - time.monotonic()):
-                    message = (
-                        f"{self._target.name} of RabbitMQ has not confirmed {self._left()} messages within"
-                        f" {CONFIRM_TIMEOUT_S:.0f} s"
-                    )
-                    raise SinkError(message)
+            self._end(error)
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -223,31 +179,18 @@ class _Sender:
             self._connection.ioloop.stop()
 
 
-class _QueueWriter(SinkWriter):
+class _QueueWriter(ConfirmedWriter):
     def __init__(self, address: Address, target: _Target) -> None:
+        super().__init__()
         self._address = address
         self._target = target
-        # Made with the first message.
-        self._sender: _Sender | None = None
 
     def open(self, context: WriterContext) -> None:
         pika()  # said at once if it is not installed
-        self._name = f"rabbitmq {context.operator_name} {context.subtask + 1}"
+        super().open(context)
 
-    def write(self, batch: Batch) -> None:
-        if not len(batch):
-            return
-        messages = self._target.messages(batch)
-        if self._sender is None:
-            self._sender = _Sender(self._address, self._target, self._name)
-        self._sender.send(messages)
+    def messages_of(self, batch: Batch) -> list[tuple[bytes, str | None]]:
+        return self._target.messages(batch)
 
-    def prepare(self, checkpoint_id: int) -> list[Any]:
-        if self._sender is not None:
-            self._sender.flush()
-        return []
-
-    def close(self) -> None:
-        sender, self._sender = self._sender, None
-        if sender is not None:
-            sender.close()
+    def connect(self, context: WriterContext) -> _Sender:
+        return _Sender(self._address, self._target, f"rabbitmq {context.operator_name} {context.subtask + 1}")

@@ -22,6 +22,7 @@ from ..connectors.lake import DeltaLakeTable, IcebergTable
 from ..connectors.postgres_cdc import PostgresCdcTable
 from ..connectors.rabbitmq import RabbitmqTable
 from ..connectors.redis import RedisTable
+from .mqtt import MqttTable
 from .opensearch import SEARCH_TABLES
 from .pulsar import PulsarTable
 
@@ -36,6 +37,7 @@ _CONNECTORS: tuple[Any, ...] = (
     IcebergTable,
     JdbcTable,
     KafkaTable,
+    MqttTable,
     NexmarkTable,
     PostgresCdcTable,
     PrintTable,
