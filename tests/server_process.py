@@ -70,6 +70,12 @@ class ServerProcess(ABC):
         """The last that it said."""
         return self._log.read_text(errors="replace")[-TAIL_CHARACTERS:] if self._log.exists() else ""
 
+    @property
+    def pid(self) -> int:
+        """The process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """Kill it with signal 9."""
         if self._process is not None:

@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hdfs_server import HdfsServer, fetched_jars
-from store_kit import run, soak
+from store_kit import into_files, run, soak
 from zookeeper_server import java
 
 
@@ -32,7 +32,16 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
 
     try:
         server.start()
-        return soak(options.faults, options.seed, server, f"{server.uri}/soak", read, options.state_backend)
+        return soak(
+            options.faults,
+            options.seed,
+            server,
+            f"{server.uri}/soak",
+            read,
+            options.state_backend,
+            into_files(directory),
+            directory,
+        )
     finally:
         server.kill()
         shutil.rmtree(directory, ignore_errors=True)

@@ -94,7 +94,7 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
             staging=options.staging,
         )
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner("ts")
-        count_in_windows(env.from_source(source, strategy, "numbers"), sink)
+        count_in_windows(env.from_source(source, strategy, "numbers"), sink, directory)
 
     try:
         figures = run_job(server, producer, build, lambda client: client.result(timeout=600), options, directory)

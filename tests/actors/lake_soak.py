@@ -137,7 +137,15 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     try:
         with stranger(tables) as told:
             figures = soak(
-                options.faults // 2, options.seed, None, str(directory), read, options.state_backend, build, VICTIMS, 6
+                options.faults // 2,
+                options.seed,
+                None,
+                str(directory),
+                read,
+                options.state_backend,
+                build,
+                victims=VICTIMS,
+                seconds_per_fault=6,
             )
         kinds = [path.name.partition("-")[0] for path in deaths.iterdir()]
         [(strangers,)] = asked(tables, f"SELECT count(*) FROM counted WHERE key = {STRANGER}")

@@ -92,7 +92,7 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
     watcher = Watcher(server, index)
     try:
-        figures = run_job(server, watcher, build, lambda client: client.result(), options, directory)
+        figures = run_job(server, watcher, build, lambda client: client.result(), options, directory, commits=False)
         watcher.end()
         lines = seen_by_curl(server, index)
     finally:

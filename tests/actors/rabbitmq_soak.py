@@ -78,7 +78,7 @@ def _soak(server: RabbitmqServer, options: argparse.Namespace, directory: Path) 
         of_queues = RabbitQueueSource(server.url, queues, value=JsonMessages(NUMBERS), prefetch=50_000)
         of_streams = RabbitStreamSource(server.stream_url, streams, value=JsonMessages(NUMBERS))
         numbers = env.from_source(of_queues, strategy, "queues").union(env.from_source(of_streams, strategy, "streams"))
-        count_in_windows(numbers, RabbitStreamSink(server.stream_url, target, value=JsonMessages(COUNTS)))
+        count_in_windows(numbers, RabbitStreamSink(server.stream_url, target, value=JsonMessages(COUNTS)), directory)
 
     def is_there() -> bool:
         connection = StreamConnection(address)

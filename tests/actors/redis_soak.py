@@ -59,7 +59,7 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         source = RedisStreamSource(server.url, STREAMS, value=JsonMessages(NUMBERS))
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner("ts")
         sink = RedisSink.exactly_once(server.url, RedisStream(TARGET, JsonMessages(COUNTS)))
-        count_in_windows(env.from_source(source, strategy, "numbers"), sink)
+        count_in_windows(env.from_source(source, strategy, "numbers"), sink, directory)
 
     def is_there() -> bool:
         with server.connect() as connection:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pyarrow import fs
 from s3_server import S3Server, fetched_jars
-from store_kit import run, soak
+from store_kit import into_files, run, soak
 from zookeeper_server import java
 
 
@@ -39,7 +39,16 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
 
     try:
         server.start()
-        return soak(options.faults, options.seed, server, f"s3://{bucket}", read, options.state_backend)
+        return soak(
+            options.faults,
+            options.seed,
+            server,
+            f"s3://{bucket}",
+            read,
+            options.state_backend,
+            into_files(directory),
+            directory,
+        )
     finally:
         server.kill()
         shutil.rmtree(directory, ignore_errors=True)

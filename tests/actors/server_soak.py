@@ -1,20 +1,18 @@
 """The frame of soaks with a server: numbers through windows, while processes and the server die, counted at the end.
 
 A producer of its own writes numbers to a server, a job counts them in windows by event time and writes the counts
-back, exactly once. At random moments, but no sooner than a checkpoint is complete since the last death, a slot, a
-TaskManager, the JobManager, the server, or the server and a slot are killed with signal 9; the server is started
-again a moment later. At the end a client that is not ours reads the counts: every window must be there once, with its
-exact count, and those of a key in order.
+back, exactly once. No sooner than a checkpoint is complete since the last death, a slot, a TaskManager, the JobManager,
+the server, or the server and one of these are killed with signal 9 (`deaths`): at a random moment, between a checkpoint
+and its commit, or right behind a commit; the server is started again a moment later. At the end a client that is not
+ours reads the counts: every window must be there once, with its exact count, and those of a key in order.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import signal
 import tempfile
 import threading
 import time
@@ -22,9 +20,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from kill_soak import kind_of, living_hosts
+from deaths import Deaths, Server, aimed
 
 from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, count
 
@@ -34,21 +32,13 @@ RATE = 2_000
 """Records a second, unless a soak says otherwise."""
 
 SECONDS_PER_FAULT = 15.0
-VICTIMS = ("slot", "slot", "TaskManager", "JobManager", "server", "server and slot")
+VICTIMS = ("slot", "slot", "TaskManager", "JobManager", "server", "server and slot", "server and JobManager")
 NUMBERS = {"key": "int64", "ts": "int64"}
 COUNTS = {"key": "int64", "window": "int64", "n": "int64"}
 END = {"key": -1, "ts": 1 << 40}
 """A record behind all others, which lets event time come to their end. Its own window is never full."""
 
 FINISH_TIMEOUT_S = 600
-
-
-class Server(Protocol):
-    """What dies and comes back."""
-
-    def start(self) -> None: ...
-
-    def kill(self) -> None: ...
 
 
 def make_row(index: int, rate: int = RATE) -> dict[str, int]:
@@ -72,15 +62,15 @@ def window_of(row: dict[str, Any]) -> int:
     return round(start.timestamp() * 1_000) // WINDOW_MS
 
 
-def count_in_windows(stream: Any, sink: Any) -> None:
-    """Count numbers by key and window, and write the counts, those of a key by one subtask."""
+def count_in_windows(stream: Any, sink: Any, directory: Path) -> None:
+    """Count numbers by key and window, and write the counts, those of a key by one subtask; the sink is `aimed`."""
     (
         stream.key_by("key")
         .window(TumblingEventTimeWindows.of(WINDOW_MS))
         .aggregate(n=count())
         .map(lambda row: {"key": row["key"], "window": window_of(row), "n": row["n"]})
         .key_by("key")
-        .sink_to(sink)
+        .sink_to(aimed(sink, directory))
     )
 
 
@@ -111,23 +101,6 @@ class Producer(threading.Thread):
                     self.num_retries += 1
                     time.sleep(0.2)
             time.sleep(max(0.0, started + last / self._rate - time.monotonic()))
-
-
-def strike(kind: str, server: Server, rng: random.Random) -> bool:
-    """Kill something; False if there is none of the kind now."""
-    if kind.startswith("server"):
-        server.kill()
-    if kind != "server":
-        hosts = living_hosts()
-        candidates = sorted(host for host in hosts if kind_of(host) == kind.removeprefix("server and "))
-        if candidates:
-            os.kill(hosts[rng.choice(candidates)], signal.SIGKILL)
-        elif not kind.startswith("server"):
-            return False
-    if kind.startswith("server"):
-        time.sleep(rng.uniform(0.5, 4))
-        server.start()
-    return True
 
 
 def judge(lines: Iterable[str], expected: Counter[tuple[int, int]]) -> dict[str, int]:
@@ -174,10 +147,22 @@ def run_job(
     finish: Callable[[Any], None],
     options: argparse.Namespace,
     directory: Path,
+    *,
+    commits: bool = True,
 ) -> dict[str, Any]:
-    """Run the job on Ray while things die; gives what happened."""
+    """Run the job on Ray while things die; gives what happened.
+
+    Args:
+        server: Dies, too.
+        producer: Is started with the job, and ends before it.
+        build: Makes the job.
+        finish: Waits for the job's end.
+        options: Of the command line.
+        directory: For all that is kept.
+        commits: Whether the job's sink is `aimed`, so that things die at its commits, too.
+    """
     rng = random.Random(options.seed)
-    struck: Counter[str] = Counter()
+    deaths = Deaths(rng, server, directory if commits else None)
     num_completed = 0
     with StreamExecutionEnvironment.get_execution_environment(
         actor_system="ray", slot_request_timeout_ms=300_000
@@ -188,23 +173,20 @@ def run_job(
         build(env)
         client = env.execute_async("soak")
         producer.start()
-        while struck.total() < options.faults and client.view().state not in ("FINISHED", "FAILED"):
+        while deaths.number < options.faults and client.view().state not in ("FINISHED", "FAILED"):
             completed = client.view().checkpoints_completed
             num_completed = min(num_completed, completed)  # a new JobManager counts anew
             if completed == num_completed:
                 time.sleep(0.2)  # deaths of a job that does not run show nothing
                 continue
             time.sleep(rng.uniform(0.0, SECONDS_PER_FAULT / 4))
-            kind = rng.choice(VICTIMS)
             num_completed = completed
-            if strike(kind, server, rng):
-                struck[kind] += 1
+            deaths.strike(rng.choice(VICTIMS))
         producer.join()
         finish(client)
         view = client.view()
     return {
-        "faults": struck.total(),
-        **{f"killed: {kind}": struck[kind] for kind in sorted(struck)},
+        **deaths.figures(),
         "restarts": view.num_restarts,
         "checkpoints": view.checkpoints_completed,
     }

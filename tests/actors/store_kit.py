@@ -1,27 +1,27 @@
 """Jobs on Ray whose checkpoints, leases and output are in one store, while processes and the store die.
 
 A generator makes rows; a job counts them in windows by event time and writes the counts with a `FileSink`, on a cluster
-with a standby. At random moments a slot, a TaskManager, the JobManager, the head that leads, the store's server, or the
-server and a slot are killed with signal 9; the server is started again a moment later.
+with a standby. A slot, a TaskManager, the JobManager, the head that leads, the store's server, or the server and one of
+these are killed with signal 9 (`deaths`): at a random moment, between a checkpoint and its commit, or right behind a
+commit; the server is started again a moment later.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
-import os
 import random
-import signal
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
+from deaths import Deaths, Server, aimed
 from failover import leader_pid, num_heads
-from kill_soak import expected_windows, kind_of, living_hosts, make_row
+from kill_soak import expected_windows, make_row
 
 from headrace import DataStream, JobClient, StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.actors.ray.connection import open_ray
@@ -39,19 +39,16 @@ LEASE_MS = 20_000
 PATIENCE_S = 300.0
 """How long nobody may lead, on a machine with much to do."""
 
-VICTIMS = ("slot", "slot", "TaskManager", "JobManager", "head", "server", "server and slot")
+VICTIMS = ("slot", "slot", "TaskManager", "JobManager", "head", "server", "server and slot", "server and JobManager")
 
 
-class StoreServer(Protocol):
-    """A server that keeps what it has."""
+def into_files(directory: Path) -> Callable[[StreamExecutionEnvironment, str, int], None]:
+    """The job that writes counts into files of the place; its sink is `aimed`, in a directory of this machine."""
 
-    def start(self) -> None: ...
+    def build(env: StreamExecutionEnvironment, place: str, num_records: int) -> None:
+        counts(env, num_records).sink_to(aimed(FileSink.json_lines(f"{place}/out"), directory))
 
-    def kill(self) -> None: ...
-
-
-def build(env: StreamExecutionEnvironment, place: str, num_records: int) -> None:
-    counts(env, num_records).sink_to(FileSink.json_lines(f"{place}/out"))
+    return build
 
 
 def counts(env: StreamExecutionEnvironment, num_records: int) -> DataStream:
@@ -68,28 +65,12 @@ def counts(env: StreamExecutionEnvironment, num_records: int) -> DataStream:
     )
 
 
-def strike(kind: str, server: StoreServer | None, settings: HighAvailabilitySettings, rng: random.Random) -> bool:
-    """Kill something; False if there is none of the kind now."""
-    is_of_server = kind.startswith("server")
-    if server is not None and is_of_server:
-        server.kill()
-    if kind == "head":
-        try:
-            os.kill(leader_pid(settings), signal.SIGKILL)
-        except (ProcessLookupError, AssertionError, StorageError):
-            return False
-    elif kind != "server":
-        hosts = living_hosts()
-        candidates = sorted(host for host in hosts if kind_of(host) == kind.removeprefix("server and "))
-        if candidates:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(hosts[rng.choice(candidates)], signal.SIGKILL)
-        elif not is_of_server:
-            return False
-    if server is not None and is_of_server:
-        time.sleep(rng.uniform(0.2, 3))
-        server.start()
-    return True
+def _leader(settings: HighAvailabilitySettings) -> int | None:
+    """The head that leads; None if there is none now."""
+    try:
+        return leader_pid(settings)
+    except (AssertionError, StorageError):
+        return None
 
 
 def goes_on(client: JobClient) -> bool:
@@ -129,11 +110,12 @@ def patiently(ask: Callable[[], Any]) -> Any:
 def soak(
     faults: int,
     seed: int,
-    server: StoreServer | None,
+    server: Server | None,
     place: str,
     read: Callable[[], list[str]],
     state_backend: str,
-    build: Callable[[StreamExecutionEnvironment, str, int], None] = build,
+    build: Callable[[StreamExecutionEnvironment, str, int], None],
+    directory: Path | None = None,
     victims: Sequence[str] = VICTIMS,
     seconds_per_fault: float = SECONDS_PER_FAULT,
 ) -> dict[str, Any]:
@@ -147,6 +129,7 @@ def soak(
         read: Gives all lines of the files that are public, through a client that nobody here wrote.
         state_backend: Of the job.
         build: Makes the job.
+        directory: In which its sink is `aimed`; None if it is not: nothing is asked to die at a commit then.
         victims: What is killed, one of them at a time, behind the next complete checkpoint.
         seconds_per_fault: So much input there is.
     """
@@ -159,16 +142,14 @@ def soak(
     env.set_state_backend(state_backend)
     env.enable_checkpointing(500, directory=f"{place}/checkpoints")
     build(env, place, num_records)
-    struck: Counter[str] = Counter()
+    deaths = Deaths(rng, server, directory, lambda: _leader(settings))
     client = env.execute_async("store soak")
     try:
-        while sum(struck.values()) < faults and goes_on(client):
+        while deaths.number < faults and goes_on(client):
             time.sleep(rng.uniform(0.2, SECONDS_PER_FAULT / 2))
             if num_heads(env) < 2:
                 continue  # a leader that cannot renew its lease ends, and so does the cluster if it has no other head
-            kind = rng.choice(victims)
-            if strike(kind, server, settings, rng):
-                struck[kind] += 1
+            deaths.strike(rng.choice(victims))
         patiently(functools.partial(client.result, timeout=900))
         view = patiently(client.view)
     finally:
@@ -176,8 +157,7 @@ def soak(
         assert cluster is not None
         cluster.shut_down()
     return {
-        "faults": sum(struck.values()),
-        **{f"killed: {kind}": struck[kind] for kind in sorted(struck)},
+        **deaths.figures(),
         "restarts": view.num_restarts,
         "checkpoints": view.checkpoints_completed,
         "records": num_records,
