@@ -76,6 +76,8 @@ class FetchingReader(SourceReader, ABC, Generic[SomeReading, SomeFetched, Fetche
         self._readings: dict[str, SomeReading] = {}
         # Which of them fetches a split; one for each time that splits were handed out.
         self._fetchers: dict[str, Fetcher] = {}
+        # Which of them is asked first: where all have more than is wanted, the others would never be asked.
+        self._turn = 0
 
     @abstractmethod
     def reading_of(self, split: Split) -> SomeReading:
@@ -111,7 +113,9 @@ class FetchingReader(SourceReader, ABC, Generic[SomeReading, SomeFetched, Fetche
             return ALL_SPLITS_FINISHED
         found: list[Polled | SplitFinished] = []
         num_messages = 0
-        for fetcher in self._all_fetchers():
+        fetchers = self._all_fetchers()
+        self._turn = (self._turn + 1) % len(fetchers)
+        for fetcher in fetchers[self._turn :] + fetchers[: self._turn]:
             while num_messages < max_records and (fetched := fetcher.take()) is not None:
                 num_messages += fetched.num_messages
                 reading = self._readings.get(fetched.split_id)
@@ -123,7 +127,7 @@ class FetchingReader(SourceReader, ABC, Generic[SomeReading, SomeFetched, Fetche
             found.append(SplitFinished(split_id))
         return found or NOTHING_NOW
 
-    def _all_fetchers(self) -> Sequence[Fetcher]:
+    def _all_fetchers(self) -> list[Fetcher]:
         return list(dict.fromkeys(self._fetchers.values()))
 
     def next_poll_ms(self) -> int | None:

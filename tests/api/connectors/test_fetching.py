@@ -1,12 +1,13 @@
 """What readers of messages share: threads that fetch, and positions of what was given.
 
 Families: contract (a source on this base passes what every source must, without a server of its own) and mutation (a
-position that goes ahead with what was fetched is caught).
+position that goes ahead with what was fetched is caught); and fairness (splits that come later are not left behind).
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 
 import cloudpickle
@@ -161,3 +162,29 @@ def test_a_split_at_its_end_is_finished_and_what_lies_behind_it_not_given(tmp_pa
     reader.close()
     assert {part.split_id for part in found if isinstance(part, SplitFinished)} == {"0", "1"}
     assert [row for part in found if not isinstance(part, SplitFinished) for row in part.batch.rows] == [0, 1, 2]
+
+
+class NeverEmpty:
+    """Stands for a thread that has always got more."""
+
+    def __init__(self, part):
+        self.part = part
+
+    def start(self):
+        return
+
+    def take(self):
+        return Lines(self.part, 0, ["1"] * AT_ONCE)
+
+
+def test_threads_that_always_have_more_than_is_wanted_are_asked_in_turn(tmp_path):
+    reader = FetchingShelfReader(ShelfSource(Shelf(tmp_path), is_bounded=False))
+    reader.fetcher_of = lambda readings: NeverEmpty(readings[0].part)
+    reader.open(ReaderContext("shelf", 0, 1, lambda: 0, MetricGroup(), lambda batch: None))
+    for part in range(3):
+        reader.add_splits([Split(str(part), {"end": None}, 0)])
+    given = Counter()
+    for _ in range(60):
+        for polled in reader.poll(AT_ONCE):
+            given[polled.split_id] += len(polled.batch)
+    assert given == {str(part): 20 * AT_ONCE for part in range(3)}
