@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import urllib.request
 import uuid
 from collections.abc import Iterable
@@ -50,10 +51,29 @@ def fetched_jars() -> Path:
     return jars_of(_POM, f"Pulsar {VERSION}", f"pulsar-{VERSION}")
 
 
-class PulsarServer(ServerProcess):
-    """One broker, which knows again what a producer has sent."""
+_READER = """import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.client.api.*;
 
-    def __init__(self, jars: Path, executable: str, directory: Path) -> None:
+public class ReadAll {
+    public static void main(String[] arguments) throws Exception {
+        PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).build();
+        for (String partition : client.getPartitionsForTopic(arguments[1]).get()) {
+            Reader<byte[]> reader = client.newReader().topic(partition).startMessageId(MessageId.earliest).create();
+            while (reader.hasMessageAvailable()) {
+                System.out.println(new String(reader.readNext(60, TimeUnit.SECONDS).getData(), "UTF-8"));
+            }
+        }
+        System.exit(0);
+    }
+}
+"""
+"""Prints what a topic has, by Pulsar's client in Java."""
+
+
+class PulsarServer(ServerProcess):
+    """One broker, which knows again what a producer has sent; some of its settings may be changed."""
+
+    def __init__(self, jars: Path, executable: str, directory: Path, **changed: Any) -> None:
         super().__init__(directory)
         self.port, self._http_port = free_port(), free_port()
         settings = {
@@ -88,6 +108,7 @@ class PulsarServer(ServerProcess):
             "numIOThreads": 2,
             "numHttpServerThreads": 4,
             "httpMaxRequestHeaderSize": 8192,
+            **changed,
         }
         path = directory / "standalone.conf"
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -97,6 +118,7 @@ class PulsarServer(ServerProcess):
         ]
         options = ["-Xmx320m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opened]
         options += ["-Dio.netty.tryReflectionSetAccessible=true", f"-Djava.io.tmpdir={directory}"]
+        self._java = [executable, "-cp", f"{jars}/*"]
         self._command = [
             executable, *options, "-cp", f"{jars}/*", "org.apache.pulsar.PulsarStandaloneStarter",
             "-c", str(path), "-nss", "-nfw", "--num-bookies", "1", "--bookkeeper-port", str(free_port()),
@@ -157,6 +179,21 @@ class PulsarServer(ServerProcess):
     def add_partitions(self, topic: str, num_partitions: int) -> None:
         """Have a topic have so many partitions."""
         self.admin("POST", f"persistent/{topic.removeprefix('persistent://')}/partitions", num_partitions)
+
+    def num_messages(self, topic: str) -> int:
+        """How many messages the partitions of a topic have, if they were sent alone."""
+        about = json.loads(
+            self.admin("GET", f"persistent/{topic.removeprefix('persistent://')}/partitioned-internalStats")
+        )
+        return sum(one["numberOfEntries"] for one in about["partitions"].values())
+
+    def seen_by_java(self, topic: str) -> list[str]:
+        """What Pulsar's client in Java reads from beginning to end, partition by partition."""
+        program = self._directory / "ReadAll.java"
+        program.write_text(_READER)
+        command = [*self._java, str(program), self.url, topic]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return [line for line in done.stdout.splitlines() if line.startswith("{")]
 
     def client(self) -> Any:
         """Pulsar's own client, which says nothing."""

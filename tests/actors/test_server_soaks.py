@@ -13,6 +13,7 @@ SOAKS = {
     "kafka": ["kafka_soak.py"],
     "kafka, open transactions": ["kafka_soak.py", "--staging", "transaction"],
     "opensearch": ["opensearch_soak.py"],
+    "pulsar": ["pulsar_soak.py"],
     "rabbitmq": ["rabbitmq_soak.py"],
     "redis": ["redis_soak.py"],
 }
