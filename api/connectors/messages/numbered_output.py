@@ -10,6 +10,9 @@ is lost for ever. After a restore at another parallelism two subtasks may hold w
 committer looks at the last number first: if what comes before is not written yet, it waits for the subtask that holds
 it. Where nobody else can hold it, it is an error: the server has lost what it had confirmed.
 
+The last number never says that rows need not be sent: a server may tell of what it has taken, and die before it keeps
+that. Only its answer to a row says that it keeps it and all before it. So rows are sent again, and it drops them.
+
 Source: RabbitMQ's "Message Deduplication" of streams; ``docs/design/066-queues.md``.
 """
 
@@ -48,17 +51,23 @@ class NumberedWriter(SinkWriter):
     Args:
         place: Where they go: a checkpoint's rows are for it alone.
         encode: Makes rows of records, as the committer sends them.
+        remind_ms: How long there may be no rows before something without rows is prepared, so that the committer asks
+            for the last number, and the server does not forget the publisher; None for ever.
     """
 
-    def __init__(self, place: str, encode: Callable[[Batch], pa.RecordBatch]) -> None:
+    def __init__(self, place: str, encode: Callable[[Batch], pa.RecordBatch], *, remind_ms: int | None = None) -> None:
         self._place = place
         self._encode = encode
+        self._remind_ms = remind_ms
         self._rows = GatheredRows()
         # Of the next row that is prepared.
         self._number = 1
+        # When something was prepared last.
+        self._prepared_ms = 0
 
     def open(self, context: WriterContext) -> None:
         self._name = _publisher(context)
+        self._now_ms = context.now_ms
 
     def write(self, batch: Batch) -> None:
         if len(batch):
@@ -70,8 +79,9 @@ class NumberedWriter(SinkWriter):
 
     def prepare(self, checkpoint_id: int) -> list[Any]:
         pieces, num_rows = self._rows.take()
-        if not num_rows:
+        if not num_rows and not self._must_remind:
             return []
+        self._prepared_ms = self._now_ms()
         committable = {
             "place": self._place,
             "publisher": self._name,
@@ -83,9 +93,16 @@ class NumberedWriter(SinkWriter):
         self._number += num_rows
         return [committable]
 
+    @property
+    def _must_remind(self) -> bool:
+        """Whether the server may forget this publisher, of which it has rows."""
+        if self._remind_ms is None or self._number == 1:
+            return False
+        return self._now_ms() - self._prepared_ms >= self._remind_ms
+
 
 class NumberedCommitter(Committer, ABC):
-    """Sends what one subtask was given, unless it is there. Subclasses talk to the server. Its methods block.
+    """Sends what one subtask was given. Subclasses talk to the server. Its methods block.
 
     Args:
         place: As of the writer.
@@ -106,11 +123,11 @@ class NumberedCommitter(Committer, ABC):
 
     @abstractmethod
     def last_number(self, publisher: str) -> int:
-        """Return the last number that the server has of a publisher; 0 for none."""
+        """Return the last number that the server has taken of a publisher, maybe to lose it; 0 for none."""
 
     @abstractmethod
     def send(self, publisher: str, first: int, rows: pa.RecordBatch) -> None:
-        """Have the server keep rows, from a number on, and wait until it says so; it passes over what it has."""
+        """Have the server keep rows, from a number on, and wait until it says so, also of those that it has already."""
 
     @abstractmethod
     def disconnect(self) -> None:
@@ -131,7 +148,7 @@ class NumberedCommitter(Committer, ABC):
             raise
 
     def commit(self, committable: Any) -> None:
-        """Send what was prepared, unless it is there.
+        """Send what was prepared; the server drops what it has.
 
         Raises:
             SinkError: If the server does not take it now, or what comes before it is not there yet.
@@ -140,6 +157,8 @@ class NumberedCommitter(Committer, ABC):
         """
         _check(committable, self._place)
         first, num_rows = committable["first"], committable["rows"]
+        if not num_rows and committable["publisher"] != self._own_name:
+            return  # a reminder of an attempt that has ended
         # All of them before any is sent: what is damaged behind the first piece could not be taken back.
         batches = [
             batch
@@ -151,15 +170,13 @@ class NumberedCommitter(Committer, ABC):
                 message = "prepared output is of no records of this sink"
                 raise CheckpointCorruptError(message, checkpoint=committable["checkpoint_id"])
         try:
-            self._send_behind(committable["publisher"], first, num_rows, batches)
+            self._send_behind(committable["publisher"], first, batches)
         except ExternalError:
-            self.disconnect()  # the last number will say whether it was written
+            self.disconnect()
             raise
 
-    def _send_behind(self, publisher: str, first: int, num_rows: int, batches: list[pa.RecordBatch]) -> None:
+    def _send_behind(self, publisher: str, first: int, batches: list[pa.RecordBatch]) -> None:
         last = self.last_number(publisher)
-        if last >= first + num_rows - 1:
-            return  # sent by an attempt that failed afterwards, or whose answer got lost
         if last < first - 1:
             self._refuse_gap(publisher, first, last)
         for batch in batches:

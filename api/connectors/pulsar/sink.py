@@ -7,7 +7,11 @@ checkpoint, by partition and with their numbers, and are sent when it is complet
 
 Messages are sent alone: of a batch the broker remembers the number of its first message. None is sent behind one that
 failed, as what was passed over could never be sent; so they go in windows, and the client has no time limits of its
-own, by which it would drop some and go on with others.
+own, by which it would drop some and go on with others. It drops one that came to the broker damaged, by its checksum,
+and the broker goes on behind it: nobody can send that one any more, and the job stops.
+
+The number that a broker tells is that of the last message it has taken, which it may not keep yet. It confirms what has
+a number only when it keeps it, also if that comes again.
 
 Source: Pulsar's "Message deduplication"; PIP-6.
 """
@@ -15,6 +19,7 @@ Source: Pulsar's "Message deduplication"; PIP-6.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +29,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import Committer, CommitterContext, SinkWriter, WriterContext
-from headrace.engine.errors import ConfigurationError, SinkError, TypeMismatchError
+from headrace.engine.errors import ConfigurationError, PossibleLossError, SinkError, TypeMismatchError
 
 from ...formats.messages import MessageFormat, require_format
 from ..messages.numbered_output import NumberedCommitter, NumberedWriter
@@ -41,6 +46,9 @@ WINDOW_MESSAGES = 1_000
 """Not above what a producer takes without waiting."""
 
 WINDOW_BYTES = 8 << 20
+
+REMIND_MS = 600_000
+"""So often a broker is asked for the last number of a partition that is quiet, as it forgets who is away for hours."""
 
 MOST_BYTES = 5 << 20
 """What a broker takes, unless its ``maxMessageSize`` says otherwise."""
@@ -189,7 +197,9 @@ class _PartitionsWriter(SinkWriter):
             partitions = _partitions(client, self._topic)
         finally:
             client.close()
-        self._writers = [NumberedWriter(_place(partition), self._encoder.rows) for partition in partitions]
+        self._writers = [
+            NumberedWriter(_place(partition), self._encoder.rows, remind_ms=REMIND_MS) for partition in partitions
+        ]
         for writer in self._writers:
             writer.open(context)
         self._turn = context.subtask  # so that not all begin with the first
@@ -300,19 +310,20 @@ class _PartitionCommitter(NumberedCommitter):
 
     def send(self, publisher: str, first: int, rows: pa.RecordBatch) -> None:
         for messages in _windows(rows, first):
-            window = _Window(len(messages))
-            for message in messages:
+            window = _Window(publisher, first, len(messages))
+            for number, message in enumerate(messages, first):
                 if window.has_failed:
                     break  # what comes behind it must not arrive
                 options = {} if message["event_ms"] is None else {"event_timestamp": message["event_ms"]}
                 try:
                     self._producer.send_async(
-                        message["data"], window.sent, partition_key=message["key"], sequence_id=first, **options
-                    )
+                        message["data"], functools.partial(window.sent, number), partition_key=message["key"],
+                        sequence_id=number, **options,
+                    )  # fmt: skip
                 except pulsar().PulsarException as error:
                     raise _refused(self._partition, error) from error
-                first += 1
             window.wait(self._partition)
+            first += len(messages)
 
     def disconnect(self) -> None:
         producer, self._producer = self._producer, None
@@ -351,23 +362,31 @@ def _size_of(message: Mapping[str, Any], number: int) -> int:
 
 
 class _Window:
-    """Messages that are under way together."""
+    """Messages that are under way together, with numbers from a first one on."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, publisher: str, first: int, number: int) -> None:
+        self._publisher = publisher
         self._changed = threading.Condition()
         self._num_left = number
-        self._failed: Any = None
+        self._behind = first + number
+        # The first that failed, and why.
+        self._failed: tuple[int, Any] | None = None
 
     @property
     def has_failed(self) -> bool:
         return self._failed is not None
 
-    def sent(self, result: Any, _message_id: Any) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether all are there, or one is not."""
+        return not self._num_left or self.has_failed
+
+    def sent(self, number: int, result: Any, _message_id: Any) -> None:
         """Called by the client, in a thread of its own: a message is there, or not."""
         with self._changed:
             self._num_left -= 1
-            if result != pulsar().Result.Ok:
-                self._failed = result
+            if result != pulsar().Result.Ok and self._failed is None:
+                self._failed = number, result
             self._changed.notify_all()
 
     def wait(self, partition: str) -> None:
@@ -375,16 +394,25 @@ class _Window:
 
         Raises:
             SinkError: If they are not.
+            PossibleLossError: If one is not, and those behind it may be.
             ConfigurationError: If one can never be.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._num_left or self.has_failed, SEND_TIMEOUT_S)
+            self._changed.wait_for(lambda: self.is_over, SEND_TIMEOUT_S)
             failed, num_left = self._failed, self._num_left
-        if failed == pulsar().Result.MessageTooBig:
+        if failed is None and not num_left:
+            return
+        number, result = failed or (0, None)
+        if result == pulsar().Result.MessageTooBig:
             message = f"{partition} of Pulsar does not take a record, which is too large for it"
             hint = "raise the broker's maxMessageSize, and say by max_message_bytes what it is"
             raise ConfigurationError(message, hint=hint)
-        if failed is not None or num_left:
-            why = "it has not confirmed them in time" if failed is None else str(failed)
-            message = f"{partition} of Pulsar does not take records: {why}"
-            raise SinkError(message)
+        if result == pulsar().Result.ChecksumError and number < self._behind - 1:
+            message = (
+                f"row {number} of {self._publisher} came damaged to {partition} of Pulsar, and those behind it came"
+            )
+            hint = "it may be missing there, and cannot be sent under its number any more"
+            raise PossibleLossError(message, hint=hint)
+        why = "it has not confirmed them in time" if result is None else str(result)
+        message = f"{partition} of Pulsar does not take records: {why}"
+        raise SinkError(message)
