@@ -20,7 +20,7 @@ from headrace.engine.cluster.standbys import HEAD, is_head
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, StorageError
 from headrace.engine.kernel.cluster_shape import ClusterReport, Observe
 from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings
-from headrace.engine.kernel.machine_resources import Examine
+from headrace.engine.kernel.slot_resources import Examine
 from headrace.engine.protocol.messages import CancelJob, ListJobs
 from headrace.engine.protocol.views import JobView, TaskManagerView
 from headrace.state.checkpoints.leases import FileLease

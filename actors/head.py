@@ -33,7 +33,7 @@ from headrace.engine.errors import ClusterUnavailableError, StorageError
 from headrace.engine.kernel.cluster_shape import ClusterReport, Observe
 from headrace.engine.kernel.config import FILES_LEASE, ClusterSettings, HighAvailabilitySettings
 from headrace.engine.kernel.machine import Address
-from headrace.engine.kernel.machine_resources import Examine
+from headrace.engine.kernel.slot_resources import Examine
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseState, LeaseStore
 

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.engine.kernel.machine_resources import MachineResources, NetworkInterface
+from headrace.engine.kernel.slot_resources import MachineResources, NetworkInterface
 
 __all__ = ["examine_machine", "memory_of"]
 

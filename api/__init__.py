@@ -233,7 +233,7 @@ if TYPE_CHECKING:
     from .stream.data_stream_sink import DataStreamSink
     from .stream.environment import StreamExecutionEnvironment
     from .stream.environment_settings import RuntimeExecutionMode
-    from .stream.iterations import IterativeStream
+    from .stream.iterative_stream import IterativeStream
     from .stream.keyed_stream import KeyedStream
     from .stream.restart_strategies import RestartStrategies
     from .stream.windowed_stream import WindowedStream
@@ -336,7 +336,7 @@ _NAMES_BY_MODULE = {
     "headrace.stream.restart_strategies": "RestartStrategies",
     "headrace.state.keyed.contract": "BroadcastState",
     "headrace.state.backends.choice": "HashMapStateBackend RocksDBStateBackend",
-    "headrace.stream.iterations": "IterativeStream",
+    "headrace.stream.iterative_stream": "IterativeStream",
     "headrace.stream.keyed_stream": "KeyedStream",
     "headrace.state.keyed.descriptors": (
         "AggregatingState AggregatingStateDescriptor ListState ListStateDescriptor MapState MapStateDescriptor"

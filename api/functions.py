@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from headrace.engine.frames.calls import dense_rank, lag, lead, rank, row_number
+from headrace.engine.frames.frame_calls import dense_rank, lag, lead, rank, row_number
 from headrace.engine.functions.aggregates.built_in import avg, count, count_distinct, first, last, max, min, sum  # noqa: A004
 from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.aggregates.statistics import (

@@ -20,7 +20,7 @@ from operator_harness import MAX_PARALLELISM, ParallelHarness
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.functions.operator import Operator
 from headrace.engine.tables import resident_keys, run_log
-from headrace.engine.tables.sorted_runs import hashes_of
+from headrace.engine.tables.hash_runs import hashes_of
 from headrace.state.backends.rocksdb.database import SlotMemory
 from headrace.state.keys.column_hashing import hash_columns
 from headrace.state.keys.key_groups import key_groups_of, subtask_of

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from headrace import GroupReduceFunction, JoinHint, LongCounter, MapFunction, avg, col, count, if_else, lit
 from headrace import functions as f
-from headrace.engine.partitions.wire import frozen
+from headrace.engine.partitions.wire_records import frozen
 
 FIELDS = ("k", "s", "v", "x")
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string()), ("v", pa.int64()), ("x", pa.float64())])

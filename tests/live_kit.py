@@ -8,7 +8,7 @@ from typing import Any
 import IPython
 import pytest
 
-from headrace.jobs import live
+from headrace.jobs import notebook_output
 
 
 @pytest.fixture
@@ -16,5 +16,5 @@ def outputs(monkeypatch: Any) -> list[str]:
     """What live outputs have shown, oldest first."""
     shown: list[str] = []
     monkeypatch.setattr(IPython, "get_ipython", lambda: types.SimpleNamespace(kernel=True))
-    monkeypatch.setattr(live, "_opened_output", lambda: shown.append)
+    monkeypatch.setattr(notebook_output, "_opened_output", lambda: shown.append)
     return shown

@@ -113,15 +113,15 @@ CIRCLES = (
         "api/stream",
         (
             "all_windowed_stream", "async_data_stream", "cached_stream", "connected_streams", "data_stream",
-            "data_stream_sink", "environment", "iterations", "joined_streams", "keyed_stream", "windowed_stream",
+            "data_stream_sink", "environment", "iterative_stream", "joined_streams", "keyed_stream", "windowed_stream",
         ),
     ),
     # So do those of data sets.
     (
         "api/dataset",
         (
-            "columns", "dataset", "environment", "grouped", "iterations", "pairs", "recorded", "sources", "two_inputs",
-            "writes",
+            "columns", "dataset", "environment", "grouped", "iterations", "joins_and_crosses", "recorded", "sources",
+            "two_inputs", "writes",
         ),
     ),
     # A function is opened with a RuntimeContext, which refuses state whose own function wants to be opened.
@@ -163,7 +163,7 @@ FILES_ARE_NOT_IN_ENGINE = {"pyarrow.parquet", "pyarrow.csv", "pyarrow.json", "py
 """Formats and file systems: `headrace.formats`, and what reads and writes is handed in."""
 
 REACH_STORAGE = {
-    "engine/checkpoint/choice.py",
+    "engine/checkpoint/restore_choice.py",
     "engine/checkpoint/io.py",
     "engine/cluster/job_store_io.py",
     "engine/task/snapshot_io.py",

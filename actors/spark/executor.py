@@ -34,11 +34,11 @@ from .failures import is_lost_block, is_of_spark, translated
 from .interrupts import interrupts_as_event
 from .lowering import lowered
 from .progress import ProgressLine
+from .python_workers import bare
 from .relations import Job, Relation
 from .session import Session, leave_session, open_session
 from .session_size import SparkSettings
-from .stages import StagesTold
-from .tasks import bare
+from .stage_reports import StagesTold
 
 __all__ = ["SparkExecutor"]
 

@@ -29,8 +29,8 @@ from headrace.engine.plan.plan import (
 
 from .catalyst import spark_type
 from .columns import Layout, column_name
+from .python_workers import JoinedSides
 from .relations import Job, Relation, Scope, native_keys
-from .tasks import JoinedSides
 
 __all__ = ["co_group", "condition_join", "cross", "join", "semi_join"]
 

@@ -29,8 +29,8 @@ from headrace.engine.plan.plan import GroupKey, Node, Order, Ship, ShipKind, wir
 from headrace.state.reading.program_pickles import load_program
 
 from .columns import Layout, column_name
+from .python_workers import TARGET, PythonTask, Reader, Step, Tagged, bare
 from .session import Session
-from .tasks import TARGET, PythonTask, Reader, Step, Tagged, bare
 
 __all__ = ["Job", "Relation", "Scope", "native_keys", "native_orders"]
 

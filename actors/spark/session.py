@@ -2,7 +2,7 @@
 
 Spark starts when a job needs it, never before, as large as the cluster has room for then
 (`headrace.actors.spark.session_size`). Python's exit, Ctrl-C or ``stop_spark`` leave no JVM and no actor behind
-(`headrace.actors.spark.processes`). A start that cannot succeed is an error within `SparkSettings.start_timeout_ms`,
+(`headrace.actors.spark.process_ends`). A start that cannot succeed is an error within `SparkSettings.start_timeout_ms`,
 not a wait for resources that never come.
 
 What runs: the driver's JVM, a child of this process; RayDP's master, an actor with a JVM of its own; its app master and
@@ -35,7 +35,7 @@ from typing import Any
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
 
 from ..ray.java import ADD_OPENS, find_java, offer_java
-from .processes import LOOK_AGAIN_S, in_own_thread, kill_driver, kill_master, tear_down
+from .process_ends import LOOK_AGAIN_S, in_own_thread, kill_driver, kill_master, tear_down
 from .session_size import MB, SessionSize, SparkSettings, free_by_node, size_of_session
 
 __all__ = ["Session", "leave_session", "open_session", "stop_session"]

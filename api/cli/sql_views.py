@@ -13,7 +13,7 @@ import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
-from ..table.live import LiveRows, shown_value
+from ..table.live_table import LiveRows, shown_value
 from ..table.result import TableResult
 from ..table.settings import Settings
 

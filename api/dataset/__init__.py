@@ -2,9 +2,9 @@
 
 ``from headrace import ExecutionEnvironment`` is where programs begin; the names here are what they may want besides.
 
-`environment` is where programs begin and are run, `sources` what they begin with; `dataset`, `grouped`, `pairs`,
-`two_inputs`, `columns` and `iterations` write nodes of `headrace.engine.plan`. Files are read and written by
-`file_reading` and `file_writing`.
+`environment` is where programs begin and are run, `sources` what they begin with; `dataset`, `grouped`,
+`joins_and_crosses`, `two_inputs`, `columns` and `iterations` write nodes of `headrace.engine.plan`. Files are read and
+written by `file_reading` and `file_writing`.
 
 May import: `headrace.stream` (types only), `headrace.jobs`, `headrace.rest`, `headrace.connectors.files`,
 `headrace.formats`, `headrace.arguments`, `headrace.engine`, `headrace.state`; actors in `environment` and
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .grouped import GroupedDataSet
     from .hadoop import Combiner, HadoopJob, Mapper, Reducer
     from .iterations import DeltaIterationBuilder, IterativeDataSet
-    from .pairs import CoGroupBuilder, CrossDataSet, JoinBuilder, JoinedDataSet, SemiJoinBuilder
+    from .joins_and_crosses import CoGroupBuilder, CrossDataSet, JoinBuilder, JoinedDataSet, SemiJoinBuilder
 
 _NAMES_BY_MODULE = {
     "headrace.dataset.dataset": "DataSet",
@@ -41,7 +41,7 @@ _NAMES_BY_MODULE = {
     "headrace.dataset.grouped": "GroupedDataSet",
     "headrace.dataset.hadoop": "Combiner HadoopJob Mapper Reducer",
     "headrace.dataset.iterations": "DeltaIterationBuilder IterativeDataSet",
-    "headrace.dataset.pairs": "CoGroupBuilder CrossDataSet JoinBuilder JoinedDataSet SemiJoinBuilder",
+    "headrace.dataset.joins_and_crosses": "CoGroupBuilder CrossDataSet JoinBuilder JoinedDataSet SemiJoinBuilder",
     "headrace.engine.partitions.context": "DataSetRuntimeContext DistributedCache",
     "headrace.engine.plan.join_nodes": "JoinHint",
     "headrace.engine.plan.user_functions": (

@@ -14,12 +14,12 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import Expression, col, expression_of
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.frames.calls import Frame, Neighbour, Place, output_type
+from headrace.engine.frames.frame_calls import Frame, Neighbour, Place, output_type
 from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.keys import KeySelector
-from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.partitions.shipping import key_hashes
-from headrace.engine.partitions.wire import frozen
+from headrace.engine.partitions.wire_records import frozen
 from headrace.engine.plan.plan import (
     GATHER,
     GroupKey,

@@ -26,8 +26,8 @@ import pyarrow as pa
 from headrace.engine.columns.conditions import require_condition
 from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError
-from headrace.engine.partitions.calls import checked_function
-from headrace.engine.partitions.wire import rows_of_table
+from headrace.engine.partitions.function_life import checked_function
+from headrace.engine.partitions.wire_records import rows_of_table
 from headrace.engine.plan.plan import (
     FORWARD,
     REBALANCE,
@@ -63,7 +63,7 @@ from .writes import WriteVerbs
 if TYPE_CHECKING:
     from headrace.engine.plan.run_watch import RunWatch
 
-    from ..jobs.live import LiveOutput
+    from ..jobs.notebook_output import LiveOutput
     from ..stream.data_stream import DataStream
     from ..stream.environment import StreamExecutionEnvironment
     from .iterations import DeltaIterationBuilder, IterativeDataSet
@@ -374,8 +374,8 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         Raises:
             ProgramError: Outside of a notebook.
         """
-        from ..jobs.live import require_notebook
-        from .live import live_output
+        from ..jobs.notebook_output import require_notebook
+        from .live_run import live_output
 
         whole("limit", limit, 1, None)
         require_notebook()

@@ -21,7 +21,7 @@ from headrace.engine.columns.conditions import where_true
 from headrace.engine.columns.expressions import Expression
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import HeadraceError, SourceError, StorageError
-from headrace.engine.partitions.wire import conform
+from headrace.engine.partitions.wire_records import conform
 from headrace.engine.plan.plan import FileSource
 from headrace.state.files.filesystem import filesystem_for
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import MAX_BATCH_ROWS, Batch
 from headrace.engine.errors import SinkError, TypeMismatchError, UserFunctionError
-from headrace.engine.partitions.wire import decode, empty_batch, gathered
+from headrace.engine.partitions.wire_records import decode, empty_batch, gathered
 from headrace.engine.plan.plan import WriteFiles, row_kind
 from headrace.state.files.filesystem import filesystem_for, join_uri
 

@@ -18,7 +18,7 @@ from headrace.engine.functions.aggregates.built_in import max as max_of
 from headrace.engine.functions.aggregates.built_in import min as min_of
 from headrace.engine.functions.aggregates.built_in import sum as sum_of
 from headrace.engine.functions.aggregates.contract import Aggregate, aggregates_in
-from headrace.engine.partitions.calls import checked_function
+from headrace.engine.partitions.function_life import checked_function
 from headrace.engine.plan.plan import (
     GATHER,
     Aggregation,

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ProgramError, SourceError
-from headrace.engine.partitions.wire import conform, table_of_rows
+from headrace.engine.partitions.wire_records import conform, table_of_rows
 from headrace.engine.plan.plan import FileSource, Node, SequenceSource, TableSource, row_kind
 
 from ..arguments.places import absolute_place

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.engine.columns.conditions import require_condition
 from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.partitions.wire import frozen
+from headrace.engine.partitions.wire_records import frozen
 from headrace.engine.plan.plan import BROADCAST, FORWARD, ConditionJoin, JoinHint, Union, row_kind
 
 from .recorded import Recorded
@@ -21,7 +21,7 @@ from .types import is_same_type, schema_with_kind
 
 if TYPE_CHECKING:
     from .dataset import DataSet
-    from .pairs import CoGroupBuilder, CrossDataSet, JoinBuilder, SemiJoinBuilder
+    from .joins_and_crosses import CoGroupBuilder, CrossDataSet, JoinBuilder, SemiJoinBuilder
 
 __all__ = ["TwoInputVerbs"]
 
@@ -37,7 +37,7 @@ class TwoInputVerbs(Recorded):
             how: ``inner``, ``left``, ``right`` or ``full``: whose records without a partner are kept.
             hint: What is known of the sizes.
         """
-        from .pairs import JoinBuilder
+        from .joins_and_crosses import JoinBuilder
 
         return JoinBuilder(self._data, other, how, hint)
 
@@ -63,13 +63,13 @@ class TwoInputVerbs(Recorded):
 
     def co_group(self, other: DataSet) -> CoGroupBuilder:
         """Give both groups of each key to one call: ``a.co_group(b).where("id").equal_to("a_id").with_(func)``."""
-        from .pairs import CoGroupBuilder
+        from .joins_and_crosses import CoGroupBuilder
 
         return CoGroupBuilder(self._data, other)
 
     def cross(self, other: DataSet) -> CrossDataSet:
         """Return all pairs of records; ``other`` is sent everywhere."""
-        from .pairs import cross_of
+        from .joins_and_crosses import cross_of
 
         return cross_of(self._data, other, ships=(FORWARD, BROADCAST))
 
@@ -79,19 +79,19 @@ class TwoInputVerbs(Recorded):
 
     def cross_with_huge(self, other: DataSet) -> CrossDataSet:
         """Return all pairs of records; this data set is sent everywhere."""
-        from .pairs import cross_of
+        from .joins_and_crosses import cross_of
 
         return cross_of(self._data, other, ships=(BROADCAST, FORWARD))
 
     def semi_join(self, other: DataSet) -> SemiJoinBuilder:
         """The records that have a partner in ``other``, each once: ``a.semi_join(b).where("id").equal_to("a_id")``."""
-        from .pairs import SemiJoinBuilder
+        from .joins_and_crosses import SemiJoinBuilder
 
         return SemiJoinBuilder(self._data, other, is_anti=False)
 
     def anti_join(self, other: DataSet) -> SemiJoinBuilder:
         """Return the records that have no partner in ``other``, also those whose key is null; else as `semi_join`."""
-        from .pairs import SemiJoinBuilder
+        from .joins_and_crosses import SemiJoinBuilder
 
         return SemiJoinBuilder(self._data, other, is_anti=True)
 

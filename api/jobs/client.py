@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from headrace.engine.protocol.details import JobDetails
 
-    from .live import LiveOutput
+    from .notebook_output import LiveOutput
 
 __all__ = [
     "JobClient",
@@ -146,7 +146,7 @@ class JobClient:
         Raises:
             ProgramError: Outside of a notebook.
         """
-        from .live import LiveOutput
+        from .notebook_output import LiveOutput
         from .progress import render_html
 
         self._on_progress = None  # it is shown here from now on

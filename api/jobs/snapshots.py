@@ -475,7 +475,7 @@ class Snapshot:
 
     def _repr_html_(self) -> str:
         """Its operators, as a notebook shows them."""
-        from .live import html_rows
+        from .notebook_output import html_rows
 
         note = (
             f"checkpoint {self.checkpoint_id} of {self.job_name!r}, {self.timestamp:%Y-%m-%d %H:%M:%S} UTC: {self.path}"

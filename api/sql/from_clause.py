@@ -34,8 +34,8 @@ from .relations import Builder, Relation, unique_names
 from .scope import Scope, ScopeColumn
 from .subqueries import Subqueries, own_subqueries, subquery_test
 from .table_functions import is_lateral, with_rows
-from .temporal import goes_by_clock, lookup_join, temporal_join
-from .windows import is_window_function, window_arguments, window_of, windowed
+from .temporal_joins import goes_by_clock, lookup_join, temporal_join
+from .window_functions import is_window_function, window_arguments, window_of, windowed
 
 __all__ = ["FromClause"]
 

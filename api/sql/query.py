@@ -29,18 +29,18 @@ from .from_clause import FromClause
 from .functions.coercion import cast_to, common_type
 from .functions.contract import Typed
 from .functions.registry import FunctionRegistry
-from .grouping import GroupedBinder, has_aggregates, window_call
+from .group_by import GroupedBinder, has_aggregates, window_call
 from .grouping_sets import expanded_keys, key_sets
 from .hints import StateTtls, hint_notes
-from .ordering import OrderBy, orders_of_result
-from .over import OverBinder, over_calls, with_named_windows
+from .order_by import OrderBy, orders_of_result
+from .over_clauses import OverBinder, over_calls, with_named_windows
 from .parsing.errors import SqlError, SqlText
 from .parsing.understood import require_understood
 from .relations import Builder, Relation, plain, unique_names
 from .scope import Scope, ScopeColumn
 from .set_operations import set_operation
 from .subqueries import Correlated, Subqueries, own_subqueries
-from .windows import legacy_window, windowed
+from .window_functions import legacy_window, windowed
 
 __all__ = ["QueryBinder"]
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from headrace.engine.columns.expressions import Expression, col
-from headrace.engine.frames.calls import Frame
+from headrace.engine.frames.frame_calls import Frame
 from headrace.engine.functions.aggregates.built_in import count
 from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.keys import KeySelector

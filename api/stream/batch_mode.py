@@ -11,7 +11,7 @@ from headrace.engine.connectors.sources import SourceOperator
 from headrace.engine.errors import ProgramError
 from headrace.engine.graph.stream_graph import StreamGraph
 from headrace.engine.kernel.config import CheckpointSettings
-from headrace.engine.task.iterations import IterationHead
+from headrace.engine.task.loop_head import IterationHead
 
 from .checkpoint_config import CheckpointConfig
 from .environment_settings import RuntimeExecutionMode

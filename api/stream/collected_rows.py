@@ -16,7 +16,7 @@ from headrace.state.identifiers import OperatorId
 from headrace.state.open.values import Opaque
 from headrace.state.reading.stored_pickles import unpickle_value
 
-from ..jobs.live import LiveOutput, html_rows
+from ..jobs.notebook_output import LiveOutput, html_rows
 from ..jobs.progress import summary_line
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from headrace.engine.graph.transformations import (
     Transformation,
     UnionTransformation,
 )
-from headrace.engine.operators.columnar import FilterColumns, SelectColumns
+from headrace.engine.operators.column_operators import FilterColumns, SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.exchange import (
     BroadcastPartitioner,
@@ -49,7 +49,7 @@ from headrace.engine.operators.exchange import (
     RescalePartitioner,
     ShufflePartitioner,
 )
-from headrace.engine.operators.rows import (
+from headrace.engine.operators.row_operators import (
     FilterOperator,
     FlatMapOperator,
     MapBatchesOperator,
@@ -81,12 +81,12 @@ if TYPE_CHECKING:
     from headrace.engine.functions.async_functions import AsyncRetryStrategy
     from headrace.engine.joins.lookup import LookupCache
 
-    from ..jobs.live import LiveOutput
+    from ..jobs.notebook_output import LiveOutput
     from .all_windowed_stream import AllWindowedStream
     from .cached_stream import CachedDataStream
     from .connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from .environment import StreamExecutionEnvironment
-    from .iterations import IterativeStream
+    from .iterative_stream import IterativeStream
     from .joined_streams import CoGroupedStreams, JoinedStreams
     from .keyed_stream import KeyedStream
 
@@ -377,7 +377,7 @@ class DataStream(OperatorSettings):
                 when the input has ended and nothing has come back for so long (processing time); what comes later is
                 dropped and counted as ``num_feedback_records_dropped``.
         """
-        from .iterations import IterativeStream
+        from .iterative_stream import IterativeStream
 
         return IterativeStream(self, max_wait_time)
 
@@ -546,7 +546,7 @@ class DataStream(OperatorSettings):
         Raises:
             ProgramError: Outside of a notebook.
         """
-        from ..jobs.live import require_notebook
+        from ..jobs.notebook_output import require_notebook
 
         whole("limit", limit, 1, None)
         require_notebook()

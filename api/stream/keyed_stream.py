@@ -20,7 +20,7 @@ from headrace.engine.graph.transformations import PartitionTransformation
 from headrace.engine.operators.exchange import HashPartitioner, Partitioner
 from headrace.engine.operators.field_reducer import FieldReducer
 from headrace.engine.operators.process import KeyedProcessOperator, KeyedReduceOperator
-from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapOperator
+from headrace.engine.operators.row_operators import FilterOperator, FlatMapOperator, MapOperator
 from headrace.engine.windows.assigners import CountWindows, WindowAssigner
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 from headrace.state.keyed.kinds import StateDescriptor

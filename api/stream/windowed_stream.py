@@ -21,10 +21,10 @@ from headrace.engine.windows.assigners import CountWindows, EventTimeSessionWind
 from headrace.engine.windows.columnar.sessions import GlobalSessionAggregate, LocalSessionAggregate
 from headrace.engine.windows.columnar.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.engine.windows.evictors import Evictor
-from headrace.engine.windows.operator import WindowOperator, checked_trigger
 from headrace.engine.windows.placement import has_fast_path
 from headrace.engine.windows.row_functions import ApplyBatchesFunction, ApplyFunction, WindowRow
 from headrace.engine.windows.triggers import Trigger
+from headrace.engine.windows.window_operator import WindowOperator, checked_trigger
 
 from ..arguments.checks import described, field_of, require_instance, tag_id_of
 from ..arguments.data_types import TypeInformation, infer_output_type, schema_of

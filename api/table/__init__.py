@@ -5,8 +5,8 @@
 (`table_windows` has its windows, `functions` and `aggregate_functions` functions of Python, `inserting` statement
 sets). `catalog` knows names, `file_catalog` keeps them in a folder, `shown` tells of them, `statement_tables` makes
 plans of the tables that a statement names, `connectors` is what tables are connected to. `execution` runs plans as
-`settings` say, by the streams that `lowering` makes of them; `result` gives rows, `live` is a table that changes while
-it is shown, `notebook` has the magics. Statements are parsed and bound in `headrace.sql`.
+`settings` say, by the streams that `lowering` makes of them; `result` gives rows, `live_table` is a table that changes
+while it is shown, `notebook` has the magics. Statements are parsed and bound in `headrace.sql`.
 
 May import: `headrace.sql`, `headrace.stream`, `headrace.dataset`, `headrace.connectors`, `headrace.jobs`,
 `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at `environment`.

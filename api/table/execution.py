@@ -22,14 +22,14 @@ from headrace.engine.optimizer.growth import SETTING, Growth, states_of, ttl_tex
 from headrace.engine.optimizer.optimizer import optimize
 from headrace.engine.optimizer.plan_text import explain_tree
 from headrace.engine.optimizer.stream_traits import is_temporal_sort, takes_back
-from headrace.engine.optimizer.tables import as_data_sets, as_streams
+from headrace.engine.optimizer.table_rules import as_data_sets, as_streams
 from headrace.engine.optimizer.tuning.choices import Phases, Tuning
 from headrace.engine.optimizer.tuning.rules import as_tuned
 from headrace.engine.optimizer.tuning.shared_joins import SHARING
 from headrace.engine.optimizer.upgrades.stored_plan import StoredPlan
 from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan
 from headrace.engine.optimizer.upsert_keys import upsert_keys
-from headrace.engine.partitions.wire import ordered
+from headrace.engine.partitions.wire_records import ordered
 from headrace.engine.plan.match_nodes import MatchRecognize
 from headrace.engine.plan.plan import Node, Order, Select, Sort, walk
 from headrace.engine.plan.run_watch import RunWatch
@@ -37,9 +37,9 @@ from headrace.engine.plan.table_nodes import Scan, TopN
 
 from ..dataset import ExecutionEnvironment
 from ..dataset.dataset import DataSet
-from ..dataset.live import live_output
+from ..dataset.live_run import live_output
 from ..jobs.client import JobClient
-from ..jobs.live import LiveOutput
+from ..jobs.notebook_output import LiveOutput
 from ..jobs.plan_picture import draw_nodes
 from ..sql.parsing.errors import SqlError
 from ..sql.parsing.statements import StopJob
@@ -53,7 +53,7 @@ from .connectors.changelog import ChangelogBlocks, batch_of_block, behind
 from .connectors.contract import Options, TableConnector
 from .connectors.ends import BlackholeTable
 from .inserting import is_told_apart
-from .live import live_table
+from .live_table import live_table
 from .lowering.streams import Streams
 from .result import RowsResult, StatementResult, TableResult
 from .settings import Settings

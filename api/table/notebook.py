@@ -20,7 +20,7 @@ from headrace.engine.errors import ProgramError
 
 from ..sql.parsing.parser import pieces_of
 from .environment import TableEnvironment
-from .live import LiveRows, html_table
+from .live_table import LiveRows, html_table
 from .result import TableResult
 
 __all__ = ["load", "run_cell"]

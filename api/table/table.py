@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.engine.errors import HeadraceError, ProgramError, nearest
 
 from ..arguments.checks import require_instance
-from ..jobs.live import LiveOutput
+from ..jobs.notebook_output import LiveOutput
 from ..sql.functions.registry import SqlFunction
 from ..sql.parsing.types import sql_name
 from ..sql.relations import Relation

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..columns.records import Batch, RowKinds
 from ..functions.operator import Operator, OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .changes import columns_of, parts_of, plain_schema, signs_of
 
 if TYPE_CHECKING:

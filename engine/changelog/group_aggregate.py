@@ -27,7 +27,7 @@ from ..functions.aggregates.contract import Aggregate, checked_aggregates
 from ..functions.aggregates.distinct import OfDistinct
 from ..functions.aggregates.user_defined import ColumnFunction, UserAggregate
 from ..functions.operator import OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .accumulators.value_arguments import RECORDS, is_of_list
 from .by_key import ReplayingInput
 from .changes import check_names, require_one_subtask

@@ -30,9 +30,9 @@ from ..tables.key_times import KeyTimes
 from ..tables.lifetime import lifetime_of
 from ..tables.resident_keys import ResidentKeys
 from ..tables.run_log import LogForm, LogRows, RunLog
-from .accumulators.built_in import accumulator_of
 from .accumulators.contract import Accumulator, Touched, folded, unknown_in
 from .accumulators.counted_values import CountedValues
+from .accumulators.group_accumulators import accumulator_of
 from .accumulators.partial_results import PartialColumns
 from .changes import places_of_changes, refuse_unknown_row
 

@@ -28,7 +28,7 @@ from ..columns.conditions import require_condition
 from ..columns.expressions import Expression
 from ..columns.records import Batch, RowKinds
 from ..functions.operator import OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .by_key import ByKey
 from .changes import check_names
 from .join_type import JoinType

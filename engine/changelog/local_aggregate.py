@@ -25,7 +25,7 @@ from ..functions.aggregates.contract import Aggregate
 from ..functions.aggregates.distinct import OfDistinct
 from ..functions.aggregates.user_defined import UserAggregate
 from ..functions.operator import Operator, OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .accumulators.value_arguments import RECORDS, is_of_list, is_of_values
 from .changes import columns_of, plain_schema, signs_of
 

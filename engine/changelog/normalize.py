@@ -20,7 +20,7 @@ from headrace.state.errors import TypeMismatchError
 
 from ..columns.records import Batch, RowKind, RowKinds
 from ..functions.operator import OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .by_key import ReplayingInput
 from .changes import check_names
 

@@ -20,7 +20,7 @@ from headrace.state.errors import ConflictingRowsError
 
 from ..columns.records import Batch
 from ..functions.operator import OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .changes import columns_of
 from .rank import Rank
 

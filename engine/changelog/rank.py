@@ -25,7 +25,7 @@ import pyarrow as pa
 from headrace.state.errors import ProgramError
 
 from ..functions.operator import OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .by_key import ReplayingInput
 from .changes import check_names, require_one_subtask
 

@@ -3,8 +3,8 @@
 Each function here blocks, touches no machine and is handed over inside an `Offload`; it opens the store itself, so
 that a machine never holds anything that could do I/O.
 
-Which checkpoint a job goes on from is decided here: one of its own, as `headrace.engine.checkpoint.choice` says; else
-the one the user named; else none. A checkpoint the user named is taken or refused, never replaced.
+Which checkpoint a job goes on from is decided here: one of its own, as `headrace.engine.checkpoint.restore_choice`
+says; else the one the user named; else none. A checkpoint the user named is taken or refused, never replaced.
 
 Source: Flink's ``DefaultCompletedCheckpointStore`` and ``Checkpoints.loadAndValidateCheckpoint``.
 """
@@ -34,8 +34,8 @@ from ..kernel.config import CheckpointSettings, DamagedCheckpointPolicy, JobSett
 from ..protocol.messages import SubmitJob
 from ..protocol.states import JobStatus
 from ..protocol.views import JobView
-from .choice import JobPast, check_folder, choose_checkpoint
 from .pending_reports import PendingReports, read_pending_reports, stored_reports
+from .restore_choice import JobPast, check_folder, choose_checkpoint
 
 __all__ = [
     "STOPPED_WITH_SAVEPOINT",

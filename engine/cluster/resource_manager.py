@@ -51,7 +51,7 @@ from ..kernel.machine import (
     StopHost,
     kind_of,
 )
-from ..kernel.machine_resources import Examine
+from ..kernel.slot_resources import Examine
 from ..protocol.control_messages import AllReleased, JobNote, ReleaseAll, SlotFailed, TaskManagersAsked
 from ..protocol.messages import (
     JobManagerChanged,

@@ -46,7 +46,7 @@ from ..kernel.machine import (
     StartTimer,
     kind_of,
 )
-from ..kernel.machine_resources import Examine, MachineResources, managed_memory_bytes
+from ..kernel.slot_resources import Examine, MachineResources, managed_memory_bytes
 from ..protocol.control_messages import RelayToSlot, SlotFailed
 from ..protocol.messages import (
     AcknowledgeRegistration,

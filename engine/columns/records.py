@@ -507,7 +507,7 @@ class LatencyMarker:
 
 @dataclass(frozen=True, slots=True)
 class LoopProbe:
-    """Goes round an iteration's loop behind the records, to find what is in it: `headrace.engine.task.iterations`."""
+    """Goes round an iteration's loop behind the records, to find what is in it: `headrace.engine.task.loop_head`."""
 
     round: int
     """Counts the probes of a head subtask from 1."""

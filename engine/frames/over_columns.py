@@ -16,7 +16,7 @@ from ..columns.records import MAX_BATCH_ROWS
 from ..functions.aggregates.contract import Aggregate
 from ..tables.columns import Truths
 from ..tables.ordering import SortKey, sort_key
-from .calls import Frame, Neighbour, Place, value_of
+from .frame_calls import Frame, Neighbour, Place, value_of
 from .frame_values import finalised, folds, lifted, over_frames
 from .ordered_rows import OrderedRows
 

@@ -8,7 +8,7 @@ in its uids. What of it runs in one task `headrace.engine.graph.chaining` decide
 The graph has no cycles but through feedback edges, each of which ends at an `IterationTransformation`. Operators that
 can reach each other, feedback edges included, are one loop; it must have one head. Loops that are nested or share
 operators are refused: for what is in a loop in which nothing is left one head's probes must go round it alone
-(`headrace.engine.task.iterations`).
+(`headrace.engine.task.loop_head`).
 
 A generated uid is a hash of the operator's ancestry and of how many operators of the same ancestry came before it. It
 does not depend on names, parallelism, chaining or on unrelated parts of the program, so state finds its operator again

@@ -31,7 +31,7 @@ from ..connectors.table_lookup import TableLookup
 from ..functions.async_functions import AsyncRetryStrategies, AsyncRetryStrategy
 from ..functions.operator import OperatorContext
 from ..operators.async_operator import Asked, AsyncRequest, AsyncWaitOperator
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .lookup import LookupCache
 from .lookup_questions import LookupMetrics, LookupTerms, Question, RememberedRows
 

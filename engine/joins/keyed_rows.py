@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ..tables.pairs import pairs_of
+from ..tables.keyed_records import pairs_of
 
 if TYPE_CHECKING:
     from ..tables.columns import Truths

@@ -18,7 +18,7 @@ import pyarrow as pa
 from ..columns.records import Batch
 from ..connectors.table_lookup import TableLookup
 from ..functions.operator import Operator, OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .lookup import LookupCache
 from .lookup_questions import LookupMetrics, LookupTerms, RememberedRows
 

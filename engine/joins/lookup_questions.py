@@ -17,7 +17,7 @@ from ..columns.conditions import where_true
 from ..columns.expressions import Expression
 from ..columns.records import MAX_BATCH_ROWS, Batch, Timestamps
 from ..errors import TypeMismatchError
-from ..tables.pairs import pairs_of
+from ..tables.keyed_records import pairs_of
 from .keyed_rows import all_valid
 from .lookup import CachedRows, LookupCache
 

@@ -35,9 +35,9 @@ from ..functions.operator import OperatorContext
 from ..functions.timers import DueQueue
 from ..functions.user_function import keys_of
 from ..operators.event_time import OperatorWatermark
-from ..operators.rows import FunctionOperator
+from ..operators.row_operators import FunctionOperator
 from ..windows.contents import MISSING, ElementContents
-from .pairs import Pair, PairCalls
+from .pair_loop import Pair, PairCalls
 
 __all__ = ["TemporalJoinOperator"]
 

@@ -20,7 +20,7 @@ from ..functions.given import records_of
 from ..functions.keys import KeySelector
 from ..functions.user_function import FunctionWrapper, UserFunction, keys_of
 from ..windows.assigners import WindowAssigner
-from ..windows.operator import WindowOperator
+from ..windows.window_operator import WindowOperator
 
 __all__ = ["CoGroupWindowFunction", "JoinWindowFunction", "WindowCoGroupOperator"]
 

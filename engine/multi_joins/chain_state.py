@@ -25,7 +25,7 @@ from ..changelog.changes import adds
 from ..columns.conditions import where_true
 from ..columns.records import MAX_BATCH_ROWS, Batch, RowKind, RowKinds
 from ..tables.columns import Integers, Truths
-from ..tables.pairs import pairs_of
+from ..tables.keyed_records import pairs_of
 from ..tables.row_store import RowStore
 from .join_step import JoinChain, JoinStep
 

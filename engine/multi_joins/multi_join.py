@@ -27,7 +27,7 @@ from ..changelog.changes import check_names
 from ..columns.conditions import require_condition
 from ..columns.records import Batch, RowKinds
 from ..functions.operator import OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .join_step import JoinChain, result_tag
 
 if TYPE_CHECKING:

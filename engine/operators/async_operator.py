@@ -44,7 +44,7 @@ from ..functions.operator import Operator, OperatorContext, place_of
 from ..functions.side_outputs import timed_batch
 from ..functions.user_function import UserFunction
 from .outside_calls import OutsideCalls
-from .rows import times_of
+from .row_operators import times_of
 
 __all__ = ["AsyncRequest", "AsyncWaitOperator"]
 

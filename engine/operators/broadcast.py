@@ -31,7 +31,7 @@ from ..functions.user_function import keys_of
 from .connected import TwoInputOperator
 from .event_time import OperatorWatermark
 from .process import KeyedFunctionOperator, KeyedProcessContext
-from .rows import ProcessContext, ProcessOperator
+from .row_operators import ProcessContext, ProcessOperator
 
 __all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
 

@@ -20,7 +20,7 @@ from ..functions.keys import KeySelector
 from ..functions.operator import Operator, OperatorContext
 from ..functions.user_function import FunctionPart, keys_of
 from .process import KeyedFunctionOperator
-from .rows import FlatMapOperator, MapOperator, ProcessOperator
+from .row_operators import FlatMapOperator, MapOperator, ProcessOperator
 
 __all__ = [
     "CoFlatMapOperator",

@@ -24,7 +24,7 @@ from headrace.state.keys.column_hashing import hash_columns
 from ..columns.expressions import Expression
 from ..columns.records import Batch
 from ..functions.operator import Operator
-from .columnar import naming_operator
+from .column_operators import naming_operator
 
 __all__ = ["Buckets", "ExpandBatch", "ExpandRows", "Expansion", "GroupingSets", "Repeat", "Unnest", "expand"]
 

@@ -29,7 +29,7 @@ from ..functions.timers import TimerService
 from ..functions.user_function import UserFunction, keys_of, raise_in_function
 from .event_time import OperatorWatermark
 from .field_reducer import FieldReducer
-from .rows import FunctionOperator, emit_runs, times_of
+from .row_operators import FunctionOperator, emit_runs, times_of
 
 __all__ = [
     "KeyedFunctionOperator",

@@ -19,10 +19,10 @@ import pyarrow as pa
 from ..columns.conditionals import when
 from ..columns.expressions import Expression, col, lit
 from ..errors import ProgramError
-from ..frames.calls import lag, output_type, row_number
+from ..frames.frame_calls import lag, output_type, row_number
 from ..functions.aggregates import built_in as aggregates
 from ..functions.keys import KeySelector
-from ..operators.columnar import SelectColumns
+from ..operators.column_operators import SelectColumns
 from ..operators.expanding import ExpandBatch
 from ..plan.plan import (
     BROADCAST,

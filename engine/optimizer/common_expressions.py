@@ -20,7 +20,7 @@ from ..columns.conditionals import Case
 from ..columns.expressions import Call, Expression, col
 from ..plan.plan import FORWARD, FilterColumns, Node, Select
 from .rewriting import noted, readers_of, rewritten
-from .sharing import content_of
+from .shared_plans import content_of
 
 __all__ = ["compute_once"]
 

@@ -19,7 +19,7 @@ from enum import IntEnum
 
 from headrace.state.errors import ProgramError
 
-from ..frames.calls import Neighbour
+from ..frames.frame_calls import Neighbour
 from ..plan.match_nodes import MatchRecognize
 from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort, TableSource, Union, walk
 from ..plan.table_nodes import (

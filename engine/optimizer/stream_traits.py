@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..columns.expressions import Expression
 from ..errors import ProgramError
-from ..frames.calls import Frame, Neighbour
+from ..frames.frame_calls import Frame, Neighbour
 from ..functions.aggregates.contract import Aggregate
 from ..plan.match_nodes import MatchRecognize
 from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort, TableSource, Union

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ..columns.expressions import Call, Expression, col
-from ..frames.calls import value_of
+from ..frames.frame_calls import value_of
 from ..plan.plan import (
     FORWARD,
     Aggregation,

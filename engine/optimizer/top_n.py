@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ..columns.expressions import Call, Expression
-from ..frames.calls import Place, row_number
+from ..frames.frame_calls import Place, row_number
 from ..plan.plan import FilterColumns, Node, Order, OverGroups, Select, walk
 from ..plan.table_nodes import ProcessingTime, TopN
 from .join_filters import all_of, conditions_of

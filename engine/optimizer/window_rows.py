@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..columns.records import Batch
 from ..functions.operator import Operator
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from ..plan.table_nodes import WindowKind, WindowSpec
 
 __all__ = ["PutIntoWindows", "WindowsOfBatch", "as_times", "milliseconds_of"]

@@ -19,7 +19,7 @@ from ..errors import ProgramError, StateAccessError
 from ..functions.accumulators import Accumulator, Accumulators
 from ..functions.runtime_context import RuntimeContext
 from ..kernel.metrics import MetricGroup
-from .wire import rows_of_table
+from .wire_records import rows_of_table
 
 __all__ = ["DataSetRuntimeContext", "DistributedCache", "Superstep", "TaskContext"]
 

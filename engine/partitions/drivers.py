@@ -22,7 +22,7 @@ import pyarrow as pa
 from ..columns.conditions import where_true
 from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..errors import InternalError, TypeMismatchError
-from ..operators.columnar import SelectColumns
+from ..operators.column_operators import SelectColumns
 from ..plan.plan import (
     Aggregation,
     CoGroup,
@@ -51,8 +51,8 @@ from ..plan.plan import (
     Sort,
     SortPartition,
 )
-from .calls import Tracked, opened, placed
 from .context import TaskContext
+from .function_life import Tracked, opened, placed
 from .groups import (
     aggregate,
     aggregate_combined,
@@ -66,9 +66,9 @@ from .groups import (
     reduce,
     reduce_groups,
 )
-from .joins import co_group, condition_join, cross, join, paired, semi_join
 from .ranking import over_groups
-from .wire import conform, decode, encoded, gathered, ordered
+from .two_inputs import co_group, condition_join, cross, join, paired, semi_join
+from .wire_records import conform, decode, encoded, gathered, ordered
 
 __all__ = [
     "apply",

@@ -36,9 +36,9 @@ from ..plan.plan import (
     Reduce,
     ReduceGroup,
 )
-from .calls import opened
 from .context import TaskContext
-from .wire import beyond_microseconds, canonical, canonical_keys, comparable, gathered, ordered
+from .function_life import opened
+from .wire_records import beyond_microseconds, canonical, canonical_keys, comparable, gathered, ordered
 
 __all__ = [
     "aggregate",

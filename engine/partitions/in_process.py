@@ -58,14 +58,14 @@ from ..plan.run_watch import RunWatch
 from ..protocol.views import StageView
 from . import drivers, supersteps
 from .context import TaskContext
-from .joins import co_group_probe, probe
-from .memory import Memory, held_inputs
 from .outputs import results_of
 from .scopes import Partition, Partitions, Scope, copied
 from .shipping import shipped_to
 from .solution import solution_side
 from .sources import read_source
-from .wire import conform, decode, encoded
+from .spilling import Memory, held_inputs
+from .two_inputs import co_group_probe, probe
+from .wire_records import conform, decode, encoded
 
 __all__ = ["DEFAULT_PARALLELISM", "InProcessExecutor", "Run"]
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from ..columns.grouping import Groups
 from ..columns.records import Batch
-from ..frames.calls import Frame
+from ..frames.frame_calls import Frame
 from ..plan.plan import OverGroups
 from .context import TaskContext
-from .wire import gathered, ordered
+from .wire_records import gathered, ordered
 
 __all__ = ["over_groups"]
 

@@ -25,9 +25,9 @@ from ..functions.operator import add_place, place_of
 from ..functions.user_function import raise_in_function
 from ..plan.plan import GroupKey, Ship, ShipKind
 from .context import TaskContext
-from .memory import Memory
 from .scopes import Partition, Partitions
-from .wire import canonical_keys, comparable_keys, decode
+from .spilling import Memory
+from .wire_records import canonical_keys, comparable_keys, decode
 
 __all__ = ["cut", "key_hashes", "range_bounds", "shipped_to", "targets"]
 

@@ -20,7 +20,7 @@ from headrace.state.values.sharing import shown
 from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..errors import ProgramError
 from ..plan.plan import CoGroup, GroupKey, IterationInput, Join, Node
-from .wire import canonical_keys, decode, encode, frozen
+from .wire_records import canonical_keys, decode, encode, frozen
 
 __all__ = ["SolutionSet", "refuse_two_records", "solution_side"]
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from ..columns.records import MAX_BATCH_ROWS
 from ..errors import ProgramError
 from ..plan.plan import FileSource, ForeignSource, Node, SequenceSource, TableSource, wire_schema
-from .memory import Memory
 from .scopes import Partitions
+from .spilling import Memory
 
 __all__ = ["read_source"]
 

@@ -25,10 +25,10 @@ from ..plan.plan import (
     dependents_on,
 )
 from .context import TaskContext
-from .memory import Memory
 from .scopes import Partitions, Scope
 from .shipping import shipped_to
 from .solution import SolutionSet
+from .spilling import Memory
 
 __all__ = ["Progress", "bulk", "delta", "has_converged", "told_of"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..frames.calls import Frame
+from ..frames.frame_calls import Frame
 from ..functions.aggregates.contract import Aggregate
 from .nodes import GroupKey, Node, Order
 
@@ -142,7 +142,7 @@ class OverGroups(OrderedGroups):
 
     Attributes:
         columns: What is computed, by the name of the new column: an `Aggregate`, or a place or neighbour
-            (`headrace.engine.frames.calls`).
+            (`headrace.engine.frames.frame_calls`).
         frame: Which records an aggregate sees; None for SQL's default: with an order all up to it and those that are
             equal in it, without one the whole group.
     """

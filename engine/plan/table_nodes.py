@@ -1,8 +1,8 @@
 """What only tables have: named tables, event time, windows of rows, rows of rows, joins with conditions, Top-N.
 
 A plan of a table program is made of these and of the nodes of data sets. Streams are made of it by
-`headrace.table.lowering`. For bounded data the rules of `headrace.engine.optimizer.tables` say these nodes in those of
-data sets, so that every executor of data sets runs them.
+`headrace.table.lowering`. For bounded data the rules of `headrace.engine.optimizer.table_rules` say these nodes in
+those of data sets, so that every executor of data sets runs them.
 
 Source: Flink's ``FlinkLogicalTableSourceScan``, ``FlinkLogicalWatermarkAssigner``,
 ``FlinkLogicalTableFunctionScan``, ``FlinkLogicalExpand``, ``FlinkLogicalJoin``, ``FlinkLogicalRank``.

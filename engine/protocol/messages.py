@@ -14,7 +14,7 @@ from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId
 
 from ..kernel.config import JobSettings
 from ..kernel.machine import Address
-from ..kernel.machine_resources import MachineResources
+from ..kernel.slot_resources import MachineResources
 from .details import JobDetails
 from .views import JobView, SlotInfo, StopMode, TaskManagerView
 

@@ -11,8 +11,8 @@ from headrace.state.identifiers import JobId, OperatorId, VertexId
 from ..functions.accumulators import AccumulatorPart
 from ..functions.event_time_parts import OperatorEventTime
 from ..kernel.machine import Address
-from ..kernel.machine_resources import MachineResources
 from ..kernel.restart_backoff import RestartBackoff
+from ..kernel.slot_resources import MachineResources
 
 
 class StopMode(str, Enum):

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..columns.grouping import normalised_floats
-from . import kernels
+from . import table_loops
 from .growing import grown
 
 __all__ = [
@@ -263,7 +263,7 @@ class _TextColumn(StoredColumn):
         if self.size:
             np.cumsum(np.where(ids < 0, 0, self._lengths[ids]), out=bounds[1:])
         data = np.empty(int(bounds[-1]), np.uint8)
-        kernels.copy_texts(ids, self._starts, self._lengths, self._held, bounds, data)
+        table_loops.copy_texts(ids, self._starts, self._lengths, self._held, bounds, data)
         return bounds, data
 
     def _get(self, ids: Integers, valid: Truths | None) -> pa.Array:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from . import kernels
+from . import table_loops
 from .columns import Integers, bits_of, fields_of, is_flat, is_text, plain, text_buffers, validity
 
 __all__ = ["hash_rows"]
@@ -38,7 +38,7 @@ def _hashed_values(array: pa.Array) -> Integers:
     elif is_text(array.type):
         offsets, data = text_buffers(array)
         hashed = np.empty(len(array), np.int64)
-        kernels.hash_texts(offsets, data, hashed)
+        table_loops.hash_texts(offsets, data, hashed)
     elif pa.types.is_struct(array.type):
         hashed = hash_rows([np.zeros(len(array), np.int64), *fields_of(array)])
     else:  # lists and maps: by their texts, one by one

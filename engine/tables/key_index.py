@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.state.errors import ManagedMemoryError, TypeMismatchError
 
-from . import kernels
+from . import table_loops
 from .columns import (
     Integers,
     array_of_bits,
@@ -125,7 +125,7 @@ class LocalCodes:
         """The codes that occur, in order of their first rows, and for each row the place of its code among them."""
         self._places = grown(self._places, num_codes, -1)
         touched, local = np.empty(len(codes), np.int64), np.empty(len(codes), np.int64)
-        num = kernels.local_codes(codes, self._places, touched, local)
+        num = table_loops.local_codes(codes, self._places, touched, local)
         return touched[:num].copy(), local
 
 
@@ -181,12 +181,12 @@ class _IntegerTable(_Slots):
     def _find(self, keys: Integers, *, add: bool) -> Integers:
         codes, row = np.empty(len(keys), np.int64), 0
         while True:
-            row, self.num = kernels.find_integers(keys, row, self.slots, self.stored, self.num, add, codes)
+            row, self.num = table_loops.find_integers(keys, row, self.slots, self.stored, self.num, add, codes)
             if row == len(keys):
                 return codes
             self.stored = grown(self.stored, self.num + 1)
             if self._larger_slots():
-                kernels.place_integers(self.stored[: self.num], self._null_code, self.slots)
+                table_loops.place_integers(self.stored[: self.num], self._null_code, self.slots)
 
     def take(self, codes: Integers, kind: pa.DataType) -> pa.Array:
         width = 8 if pa.types.is_boolean(kind) else kind.bit_width
@@ -208,12 +208,12 @@ class _WordTable(_Slots):
     def codes_of(self, keys: npt.NDArray[np.int64], *, add: bool) -> Integers:
         codes, row = np.empty(len(keys), np.int64), 0
         while True:
-            row, self.num = kernels.find_words(keys, row, self.slots, self.stored, self.num, add, codes)
+            row, self.num = table_loops.find_words(keys, row, self.slots, self.stored, self.num, add, codes)
             if row == len(keys):
                 return codes
             self.stored = grown(self.stored, self.num + 1)
             if self._larger_slots():
-                kernels.place_words(self.stored[: self.num], self.slots)
+                table_loops.place_words(self.stored[: self.num], self.slots)
 
 
 class _TextTable(_Slots):
@@ -238,7 +238,7 @@ class _TextTable(_Slots):
         present = np.ones(len(array), np.uint8) if valid is None else valid.view(np.uint8)
         codes, row = np.empty(len(array), np.int64), 0
         while True:
-            row, self.num, self._used = kernels.find_texts(
+            row, self.num, self._used = table_loops.find_texts(
                 offsets, data, present, np.uint64(self.hash_bits), row, self.slots, self._hashes, self._starts,
                 self._lengths, self._held, self.num, self._used, add, codes,
             )  # fmt: skip
@@ -252,14 +252,14 @@ class _TextTable(_Slots):
         self._starts = grown(self._starts, self.num + 1)
         self._lengths = grown(self._lengths, self.num + 1)
         if self._larger_slots():  # all texts differ, so that each goes to the next free slot of its hash
-            kernels.place_hashes(self._hashes[: self.num], self.slots)
+            table_loops.place_hashes(self._hashes[: self.num], self.slots)
 
     def take(self, codes: Integers, kind: pa.DataType) -> pa.Array:
         bounds = np.zeros(len(codes) + 1, np.int64)
         lengths = self._lengths[codes]
         np.cumsum(np.maximum(lengths, 0), out=bounds[1:])
         data = np.empty(int(bounds[-1]), np.uint8)
-        kernels.copy_texts(codes, self._starts, self._lengths, self._held, bounds, data)
+        table_loops.copy_texts(codes, self._starts, self._lengths, self._held, bounds, data)
         return text_array(bounds, data, lengths >= 0, kind)
 
 

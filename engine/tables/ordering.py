@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.state.errors import TypeMismatchError
 
-from . import kernels
+from . import table_loops
 from .columns import Integers, Truths, bits_of, is_flat, plain, validity
 
 __all__ = ["SortKey", "first_of_groups", "is_lasting", "order_of", "sort_key", "sorted_rows"]
@@ -122,7 +122,7 @@ def first_of_groups(keys: Sequence[Integers]) -> Integers:
     """
     groups, *others = keys
     firsts = np.full(int(groups.max(initial=-1)) + 1, -1, np.int64)
-    kernels.first_rows(groups, np.stack(others, axis=1), firsts)
+    table_loops.first_rows(groups, np.stack(others, axis=1), firsts)
     return firsts[firsts >= 0]
 
 

@@ -25,10 +25,10 @@ from headrace.state.keyed.contract import KeyedStateBackend
 
 from .columns import Integers
 from .growing import grown
+from .hash_runs import hashes_of
 from .hashes import hash_rows
 from .key_index import KeyIndex
 from .run_log import LogRows, RunLog
-from .sorted_runs import hashes_of
 
 __all__ = ["KeyedTable", "ResidentKeys"]
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
-from . import kernels
+from . import table_loops
 from .columns import Integers, Truths, same_rows, stored_column
 from .growing import grown
 from .hashes import hash_rows
@@ -57,11 +57,11 @@ class Chains:
         self._make_room(int(codes.max()) + 1)
         self.nexts = grown(self.nexts, int(ids.max()) + 1, -1)
         self.priors = grown(self.priors, int(ids.max()) + 1, -1)
-        kernels.link(codes, ids, self.heads, self.tails, self.counts, self.nexts, self.priors)
+        table_loops.link(codes, ids, self.heads, self.tails, self.counts, self.nexts, self.priors)
 
     def remove(self, codes: Integers, ids: Integers) -> None:
         """Take numbers out of the chains of their codes."""
-        kernels.unlink(codes, ids, self.heads, self.tails, self.counts, self.nexts, self.priors)
+        table_loops.unlink(codes, ids, self.heads, self.tails, self.counts, self.nexts, self.priors)
 
     def _make_room(self, num_codes: int) -> None:
         self.heads, self.tails = grown(self.heads, num_codes, -1), grown(self.tails, num_codes, -1)
@@ -83,7 +83,7 @@ class Chains:
         counts = self.counts_of(codes)
         found = np.empty(int(counts.sum()), np.int64)
         if len(found):
-            kernels.gather(codes, self.heads, self.nexts, found)
+            table_loops.gather(codes, self.heads, self.nexts, found)
         return np.repeat(np.arange(len(codes)), counts), found
 
 
@@ -265,9 +265,9 @@ class RowStore:
         cursors = (chains.tails if latest else chains.heads)[touched]
         candidates = np.empty(len(known), np.int64)
         if limits is None:
-            kernels.next_of_chain(local, cursors, chains.priors if latest else chains.nexts, candidates)
+            table_loops.next_of_chain(local, cursors, chains.priors if latest else chains.nexts, candidates)
         else:
-            kernels.earlier_of_chain(local, cursors, chains.nexts, limits[known], candidates)
+            table_loops.earlier_of_chain(local, cursors, chains.nexts, limits[known], candidates)
         found[known] = candidates
         is_same = (found >= 0) & (self.codes[found] == codes)
         is_same &= same_rows(self.take(found), columns, len(codes))

@@ -7,7 +7,7 @@ of other subtasks after a rescale, open snapshots, managed memory.
 
 On a backend that keeps all in memory the log is read once, when the operator is opened, and the whole of it is merged
 when it has about twice as many rows as the table. On one that has a disk it is also the store of what is not in memory:
-runs are sorted by the hash of their keys and cut into blocks (`sorted_runs`), rows of keys are read when they are asked
+runs are sorted by the hash of their keys and cut into blocks (`hash_runs`), rows of keys are read when they are asked
 for, and four runs of about one size are merged into one, block by block. So there are few runs to look into, and
 neither a look nor a merge needs more memory than some blocks.
 
@@ -24,8 +24,8 @@ import pyarrow as pa
 from headrace.state.keyed.contract import KeyedStateBackend
 
 from .columns import Integers, Truths, stored_type
+from .hash_runs import SortedRun, hashes_of, runs_of
 from .key_index import KeyIndex
-from .sorted_runs import SortedRun, hashes_of, runs_of
 
 __all__ = ["LogForm", "LogRows", "RunLog"]
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.state.keyed.contract import KeyedStateBackend
 
-from . import kernels
+from . import table_loops
 from .columns import Integers, Truths, plain, validity
 from .growing import grown
 from .key_index import KeyIndex, LocalCodes
@@ -351,7 +351,7 @@ FORM_OF_VALUES = LogForm([0], lambda columns: ~np.any([_numbers(column) > 0 for 
 def _net_of_known(before: Integers, local: Integers, signs: Integers) -> Integers:
     """What rows come to by pair, in order, where nothing is taken from a pair that has no count."""
     after, emptied = before.copy(), np.full(len(before), -1, np.int64)
-    kernels.count_to_none(local, signs, after, emptied, np.zeros(len(local), np.uint8))
+    table_loops.count_to_none(local, signs, after, emptied, np.zeros(len(local), np.uint8))
     return after - before
 
 

@@ -4,7 +4,7 @@
    on which it has come are blocked meanwhile.
 2. The operators are snapshotted (the synchronous part), and the barrier is forwarded behind all they have emitted.
 3. The snapshot is written outside of the task's thread. The head of a loop *holds* it until it knows what was in the
-   loop, which belongs to it (`headrace.engine.task.iterations`).
+   loop, which belongs to it (`headrace.engine.task.loop_head`).
 4. Its end is acknowledged with the names of the files, or the checkpoint is declined.
 
 A checkpoint that is aborted, declined or superseded is forgotten wherever it stands. What is held of its snapshot is

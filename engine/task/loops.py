@@ -1,6 +1,6 @@
 """A task's part in a loop: that of the head, to which the loop comes back, and that of the tasks of its body.
 
-What a head does with what comes back is decided in `headrace.engine.task.iterations`, what probes mean in
+What a head does with what comes back is decided in `headrace.engine.task.loop_head`, what probes mean in
 `headrace.engine.task.loop_progress`. Here it is joined to channels: feedback is taken at any time, with or without
 credit for output, else the loop could stand still; the head's backlog and its input take turns.
 """
@@ -15,7 +15,7 @@ from ..columns.records import Element
 from .chain import ChainLink
 from .channels import CutBatch, InputChannel
 from .inputs_outputs import TaskInputs
-from .iterations import IterationHead, LoopTask
+from .loop_head import IterationHead, LoopTask
 from .loop_progress import LoopGates, ProbeRelay
 from .outbox import TaskOutbox
 

@@ -62,7 +62,7 @@ from .channels import InputChannel
 from .checkpoints import TaskCheckpoints
 from .debloating import BufferDebloater
 from .inputs_outputs import TaskInputs, TaskOutputs
-from .iterations import IterationHead, LoopTask
+from .loop_head import IterationHead, LoopTask
 from .loops import LoopBody, LoopFeedback
 from .operator_chain import OperatorChain
 from .outbox import TaskMetrics, TaskOutbox

@@ -29,7 +29,7 @@ from ..changelog.join_type import JoinType
 from ..columns.expressions import Expression
 from ..columns.records import MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
 from ..functions.operator import Operator, OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from ..operators.event_time import OperatorWatermark
 
 if TYPE_CHECKING:

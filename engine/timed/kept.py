@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.state.errors import ProgramError
 
-from ..frames.calls import Frame, Neighbour, Place
+from ..frames.frame_calls import Frame, Neighbour, Place
 from ..functions.aggregates.contract import Aggregate
 
 __all__ = ["Kept", "kept_for"]

@@ -24,7 +24,7 @@ from headrace.state.errors import ProgramError
 from ..changelog.changes import check_names, columns_of, plain_schema, require_one_subtask
 from ..columns.records import Batch, Watermark
 from ..functions.operator import Operator, OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from ..operators.event_time import OperatorWatermark
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from ..columns.conditions import require_condition, where_true
 from ..columns.expressions import Expression
 from ..columns.records import Batch, RowKind, Watermark
 from ..functions.operator import Operator, OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from ..operators.event_time import OperatorWatermark
 
 if TYPE_CHECKING:

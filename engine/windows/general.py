@@ -40,8 +40,8 @@ from .assigners import MergingWindowAssigner, WindowAssigner
 from .contents import MISSING, ElementContents, WindowContents, WindowResults
 from .evictors import Evictor, TimestampedValue
 from .merging import MergingWindows
-from .timers import WindowTimers
 from .triggers import Trigger, TriggerResult
+from .window_timers import WindowTimers
 from .windows import GlobalWindow, Span, TimeWindow, Window, window_of
 
 __all__ = ["GeneralWindows"]

@@ -4,8 +4,8 @@ import pytest
 
 from headrace import ExecutionEnvironment, MapFunction
 from headrace.engine.errors import UserFunctionError
-from headrace.engine.partitions.calls import opened
 from headrace.engine.partitions.context import TaskContext
+from headrace.engine.partitions.function_life import opened
 
 
 class FailsToOpen(MapFunction):

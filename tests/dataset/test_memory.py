@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from headrace import ExecutionEnvironment, ProgramError, col, count
 from headrace import functions as f
 from headrace.engine.frames import over_columns
-from headrace.engine.partitions import memory
-from headrace.engine.partitions.memory import Memory
+from headrace.engine.partitions import spilling
+from headrace.engine.partitions.spilling import Memory
 from headrace.state.errors import ConfigurationError, StorageError
 from headrace.state.files.spilling import SpillFile, mapped_on_disk
 
@@ -100,7 +100,7 @@ def test_a_full_disk_is_an_error_that_names_the_operator(monkeypatch):
         message = "records that do not fit in memory cannot be written to the local disk"
         raise StorageError(message)
 
-    monkeypatch.setattr(memory, "mapped_on_disk", full)
+    monkeypatch.setattr(spilling, "mapped_on_disk", full)
     with pytest.raises(StorageError, match="cannot be written") as failure:
         environment(MB).from_arrow(table()).with_columns(w=col("s") + ".").name("wide").count()
     assert "wide" in str(failure.value)

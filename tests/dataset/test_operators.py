@@ -32,7 +32,7 @@ from headrace import (
 )
 from headrace import functions as f
 from headrace.dataset import CrossFunction, MapPartitionFunction, Partitioner
-from headrace.engine.partitions.wire import frozen
+from headrace.engine.partitions.wire_records import frozen
 
 NAN = math.nan
 PEOPLE = [

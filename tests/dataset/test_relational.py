@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace import ExecutionEnvironment, ProgramError, TypeMismatchError, Types, UserFunctionError, avg, col, count
 from headrace import functions as f
 from headrace.engine.optimizer.optimizer import optimize
-from headrace.engine.partitions.wire import frozen
+from headrace.engine.partitions.wire_records import frozen
 from headrace.engine.plan.plan import Collect, SemiJoin, ShipKind, TableSource, walk
 
 NAN = math.nan

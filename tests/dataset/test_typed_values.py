@@ -9,7 +9,7 @@ from typed_values import COLUMN_TYPES, check_data_set, typed_columns
 
 from headrace import ExecutionEnvironment
 from headrace.engine.columns.records import Batch
-from headrace.engine.partitions.wire import conform, gathered
+from headrace.engine.partitions.wire_records import conform, gathered
 
 
 @settings(max_examples=examples(40))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from verbs_oracle import VERBS, check, lefts, tables
 
 from headrace import ExecutionEnvironment
-from headrace.engine.partitions.wire import canonical
+from headrace.engine.partitions.wire_records import canonical
 
 
 @pytest.mark.parametrize("name", VERBS)

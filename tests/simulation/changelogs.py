@@ -21,18 +21,18 @@ from headrace.connectors.files import FileSink
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.join import ChangelogJoin
 from headrace.engine.changelog.local_aggregate import LocalGroupAggregate
-from headrace.engine.changelog.over import ChangingOver
+from headrace.engine.changelog.over_changes import ChangingOver
 from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.expressions import col, lit
 from headrace.engine.columns.records import RowKind
 from headrace.engine.connectors.table_lookup import TableLookup
-from headrace.engine.frames.calls import Frame, lead, row_number
+from headrace.engine.frames.frame_calls import Frame, lead, row_number
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables, missing_keys_again
 from headrace.engine.joins.lookup_questions import LookupTerms
 from headrace.engine.multi_joins.join_step import JoinChain, JoinStep, result_tag
 from headrace.engine.multi_joins.multi_join import MultiJoin
-from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.operators.mini_batch import MiniBatch
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64()), ("text", pa.string())])

@@ -14,7 +14,7 @@ from simulation.planted import Mutant, patch, planted_in
 from headrace.engine.checkpoint import coordinator as checkpointing
 from headrace.engine.checkpoint import io as checkpoint_io
 from headrace.engine.checkpoint import pending as pending_checkpoint
-from headrace.engine.checkpoint.choice import Choice
+from headrace.engine.checkpoint.restore_choice import Choice
 from headrace.engine.columns.records import CheckpointBarrier
 from headrace.engine.connectors import commits, sinks, sources
 from headrace.engine.job.sources import split_assignment

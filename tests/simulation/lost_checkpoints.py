@@ -37,9 +37,9 @@ from simulation.turns import slots_compared
 
 from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem
-from headrace.engine.checkpoint import choice as checkpoint_choice
 from headrace.engine.checkpoint import io as checkpoint_io
-from headrace.engine.checkpoint.choice import JobPast
+from headrace.engine.checkpoint import restore_choice
+from headrace.engine.checkpoint.restore_choice import JobPast
 from headrace.engine.errors import CheckpointCorruptError, CheckpointFallbackError, CheckpointLostError
 from headrace.engine.kernel.config import ClusterSettings, DamagedCheckpointPolicy
 from headrace.state.checkpoints.completions import Completions
@@ -257,7 +257,7 @@ def both(*patches: Any) -> Iterator[None]:
 
 def all_is_forgotten() -> Any:
     """A planted bug: nobody remembers what was complete."""
-    original = checkpoint_choice.choose_checkpoint
+    original = restore_choice.choose_checkpoint
 
     def choose(storage: Any, past: JobPast) -> Any:
         with mock.patch.object(Completions, "noted", return_value=[]):

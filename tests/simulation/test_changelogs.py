@@ -19,7 +19,7 @@ from simulation.rescaling import run_rescale_seed
 from simulation.savepoints import run_savepoint_seed
 from simulation.simulator import run_seed
 
-from headrace.engine.changelog import grouped_state, join_state, over_state, rank_state
+from headrace.engine.changelog import grouped_state, join_state, partition_rows, rank_state
 from headrace.engine.changelog.grouped_state import GroupedState
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables
@@ -27,10 +27,10 @@ from headrace.engine.kernel.config import StateSettings
 from headrace.engine.multi_joins.chain_state import ChainState
 from headrace.engine.operators.mini_batch import MiniBatch
 from headrace.engine.tables import row_store, run_log, value_counts
+from headrace.engine.tables.hash_runs import SortedRun
 from headrace.engine.tables.key_index import KeyIndex
 from headrace.engine.tables.resident_keys import ResidentKeys
 from headrace.engine.tables.row_store import RowStore
-from headrace.engine.tables.sorted_runs import SortedRun
 from headrace.engine.tables.value_counts import ValueCounts
 from headrace.state.backends.rocksdb.database import SlotMemory
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """What large tables do now and then, small ones do often: logs are replaced, what is gone is forgotten."""
-    for module in (grouped_state, join_state, over_state, rank_state, row_store, value_counts):
+    for module in (grouped_state, join_state, partition_rows, rank_state, row_store, value_counts):
         monkeypatch.setattr(module, "_MIN_DEAD", 2)
     monkeypatch.setattr(run_log, "MIN_ROWS", 10)
 

@@ -23,9 +23,9 @@ from simulation.unaligned import run_cut_off_seed
 from headrace.engine.operators.event_time import _IngestionTime
 from headrace.engine.tables import row_store, run_log
 from headrace.engine.tables.row_store import RowStore
-from headrace.engine.timed import interval_state, over_state, temporal_state
+from headrace.engine.timed import interval_state, over_by_time_state, temporal_state
 from headrace.engine.timed.interval_state import IntervalState
-from headrace.engine.timed.over_state import OverState
+from headrace.engine.timed.over_by_time_state import OverState
 from headrace.engine.timed.sort_state import SortState
 from headrace.engine.timed.temporal_state import TemporalState
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """What large tables do now and then, small ones do often."""
-    for module in (interval_state, over_state, row_store, temporal_state):
+    for module in (interval_state, over_by_time_state, row_store, temporal_state):
         monkeypatch.setattr(module, "_MIN_DEAD", 2)
     monkeypatch.setattr(run_log, "MIN_ROWS", 10)
 
@@ -99,7 +99,7 @@ def rows_that_are_out_wait_again() -> Iterator[None]:
 
 @contextmanager
 def what_was_added_up_is_no_state() -> Iterator[None]:
-    with mock.patch.object(over_state._FoldedRows, "persist", return_value=None):
+    with mock.patch.object(over_by_time_state._FoldedRows, "persist", return_value=None):
         yield
 
 
@@ -176,7 +176,7 @@ def rows_go_out_as_they_have_come() -> Iterator[None]:
 @contextmanager
 def forgotten_values_are_known() -> Iterator[None]:
     """A value that comes again, behind the end of its partition, is not counted."""
-    with mock.patch.object(over_state._DifferentValues, "forget", return_value=None):
+    with mock.patch.object(over_by_time_state._DifferentValues, "forget", return_value=None):
         yield
 
 

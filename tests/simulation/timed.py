@@ -19,12 +19,12 @@ from headrace import KeyedProcessFunction, StreamExecutionEnvironment, ValueStat
 from headrace import functions as f
 from headrace.connectors.files import FileSink
 from headrace.engine.columns.expressions import col
-from headrace.engine.frames.calls import Frame, dense_rank, lag, rank
+from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, rank
 from headrace.engine.operators.arrival import PROCESSING_TIME, StampRows
-from headrace.engine.operators.columnar import FilterColumns, SelectColumns
+from headrace.engine.operators.column_operators import FilterColumns, SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.timed.interval_join import IntervalJoinOfTables
-from headrace.engine.timed.over import OverAggregate
+from headrace.engine.timed.over_by_time import OverAggregate
 from headrace.engine.timed.sort import TemporalSort
 from headrace.engine.timed.temporal_join import TemporalJoinOfTables
 

@@ -47,8 +47,8 @@ from snapshot_programs import EveryKind, Remembering, environment, records
 
 from headrace import DamagedCheckpointPolicy, WatermarkStrategy
 from headrace.connectors.scripted import Pause, ScriptedSource
-from headrace.engine.checkpoint.choice import JobPast
 from headrace.engine.checkpoint.io import check_restorable, prepare_job
+from headrace.engine.checkpoint.restore_choice import JobPast
 from headrace.engine.errors import CheckpointCorruptError, CheckpointLostError, HeadraceError
 from headrace.engine.graph.chaining import build_job_graph
 from headrace.engine.job.context.running import JobExecution

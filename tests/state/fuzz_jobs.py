@@ -19,8 +19,8 @@ from headrace.engine.kernel.config import (
     StateSettings,
 )
 from headrace.engine.kernel.machine import Address
-from headrace.engine.kernel.machine_resources import MachineResources, NetworkInterface
 from headrace.engine.kernel.restart_backoff import RestartBackoff
+from headrace.engine.kernel.slot_resources import MachineResources, NetworkInterface
 from headrace.engine.protocol.messages import SubmitJob
 from headrace.engine.protocol.views import JobView, OperatorView, SlotInfo, StopMode, TaskManagerView, VertexView
 from headrace.state.checkpoints.job_store import JobStore

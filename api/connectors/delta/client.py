@@ -28,8 +28,8 @@ from headrace.state.files.filesystem import FileSystem, filesystem_for
 
 from ...formats.folders import FOLDERS, by_folder, of_folders, require_folder_columns
 from ...formats.parquet_files import open_parquet
-from ..lake.changes import last_changes
 from ..lake.contract import DELETED, CommitConflictError, DataFile, Note
+from ..lake.keyed_changes import last_changes
 from ..lake.ledger import Ledger
 
 __all__ = ["DeltaAccess", "DeltaView", "delta", "table_schema"]

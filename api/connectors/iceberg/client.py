@@ -36,8 +36,8 @@ from headrace.state.files.filesystem import filesystem_for
 
 from ...formats.folders import by_values
 from ...formats.parquet_files import open_parquet
-from ..lake.changes import last_changes
 from ..lake.contract import DELETED, CommitConflictError, DataFile, Note
+from ..lake.keyed_changes import last_changes
 from ..lake.ledger import Ledger
 
 __all__ = ["IcebergAccess", "IcebergView", "iceberg", "table_schema"]

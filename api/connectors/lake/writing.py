@@ -21,8 +21,8 @@ from headrace.engine.errors import TypeMismatchError
 
 from ...formats.contract import columns_to_write
 from ..files.parts import WRITE_ERRORS, Compression, FileSinkSettings, OpenParts, Part, failing, open_part
-from .changes import as_changes, require_key
 from .contract import DELETED, DataFile, TableAccess, TableView
+from .keyed_changes import as_changes, require_key
 
 __all__ = ["LakeWriter"]
 

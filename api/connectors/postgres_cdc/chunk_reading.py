@@ -17,9 +17,9 @@ from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import TypeMismatchError
 
-from .changes import batch_of
 from .chunks import Key, TableKey
 from .pgoutput import lsn_of
+from .row_changes import batch_of
 from .settings import CdcSettings, asked, driver, failed, quoted
 from .values import column_of, require_type
 

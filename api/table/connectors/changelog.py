@@ -15,7 +15,7 @@ from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.errors import UserFunctionError
 from headrace.engine.functions.operator import Operator
 from headrace.engine.graph.transformations import OperatorTransformation
-from headrace.engine.operators.columnar import naming_operator
+from headrace.engine.operators.column_operators import naming_operator
 
 from ...stream.data_stream import DataStream
 

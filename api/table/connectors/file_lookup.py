@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import col
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.joins.keyed_rows import KeyedRows
-from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.plan.plan import FileSource
 
 __all__ = ["FileLookup"]

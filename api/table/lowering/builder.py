@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.errors import ProgramError
-from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.operators.mini_batch import MiniBatch
 from headrace.engine.optimizer.stream_traits import event_times, has_event_time, is_in_order, takes_back
 from headrace.engine.optimizer.tuning.choices import MiniBatches

@@ -8,7 +8,7 @@ from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.local_aggregate import LocalGroupAggregate
 from headrace.engine.changelog.normalize import ChangelogNormalize
 from headrace.engine.changelog.one_row import OneRow
-from headrace.engine.changelog.over import ChangingOver
+from headrace.engine.changelog.over_changes import ChangingOver
 from headrace.engine.changelog.rank import Rank
 from headrace.engine.errors import ProgramError
 from headrace.engine.kernel.config import CheckpointingMode
@@ -16,7 +16,7 @@ from headrace.engine.optimizer.growth import ttls_of
 from headrace.engine.optimizer.stream_traits import is_timed, takes_back
 from headrace.engine.plan.plan import Aggregation, Distinct, Node, OverGroups, walk
 from headrace.engine.plan.table_nodes import LocalAggregation, Scan, TopN
-from headrace.engine.timed.over import OverAggregate
+from headrace.engine.timed.over_by_time import OverAggregate
 
 from ...stream.data_stream import DataStream
 from .builder import Lowerings, StreamBuilder, columns_of, names_of, orders_of, require_event_time

@@ -11,8 +11,8 @@ from headrace.engine.joins.lookup_join import LookupJoinOfTables
 from headrace.engine.joins.lookup_questions import LookupTerms
 from headrace.engine.multi_joins.join_step import JoinChain, result_tag
 from headrace.engine.multi_joins.multi_join import MultiJoin as MultiJoinOperator
-from headrace.engine.operators.columnar import FilterColumns as FilterOperator
-from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.operators.column_operators import FilterColumns as FilterOperator
+from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.optimizer.growth import ttls_of
 from headrace.engine.optimizer.stream_traits import renamed_below
 from headrace.engine.plan.plan import FilterColumns, Select, walk

@@ -10,8 +10,8 @@ from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.timestamps import ComputedTimestamps
 from headrace.engine.operators.arrival import StampRows
-from headrace.engine.operators.columnar import FilterColumns as FilterOperator
-from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.operators.column_operators import FilterColumns as FilterOperator
+from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.expanding import ExpandRows
 from headrace.engine.optimizer.stream_traits import is_temporal_sort, takes_back

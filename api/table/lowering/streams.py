@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from headrace.engine.errors import ProgramError
 from headrace.engine.graph.transformations import OperatorTransformation, Transformation, inputs_of
-from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.optimizer.stream_traits import is_in_order, read_as_streams
 from headrace.engine.plan.plan import Node
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.aggregates.built_in import first
-from headrace.engine.operators.columnar import SelectColumns
+from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.plan.table_nodes import WindowAggregation, WindowKind, WindowRows, WindowSpec
 from headrace.engine.windows.assigners import (
     EventTimeSessionWindows,

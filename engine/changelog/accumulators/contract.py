@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.state.errors import InternalError
 
-from ...tables import kernels
+from ...tables import table_loops
 from ...tables.columns import Integers, Truths
 
 __all__ = ["Accumulator", "FoldedAccumulator", "Touched", "Unknown", "folded", "unknown_in"]
@@ -78,7 +78,7 @@ def unknown_in(counts: Integers, local: Integers, signs: Integers) -> Unknown | 
         signs: 1 for each record that is added, -1 for each that is taken away, 0 for one that is not counted.
     """
     emptied, is_ignored = np.full(len(counts), -1, np.int64), np.zeros(len(local), np.uint8)
-    num_ignored = kernels.count_to_none(local, signs, counts.copy(), emptied, is_ignored)
+    num_ignored = table_loops.count_to_none(local, signs, counts.copy(), emptied, is_ignored)
     if not num_ignored and (emptied < 0).all():
         return None
     ignored = is_ignored.view(np.bool_)

@@ -20,7 +20,7 @@ from headrace.state.errors import UserFunctionError
 
 from ...columns.grouping import Groups, fitting_sum, refuse_sum_of_integers
 from ...functions.aggregates.contract import Aggregate
-from ...tables import kernels
+from ...tables import table_loops
 from ...tables.columns import Integers, Truths, stored_column, validity
 from ...tables.growing import grown
 from .contract import FoldedAccumulator, Touched
@@ -131,7 +131,7 @@ class SumOfIntegers(_OfNumbers):
         sums, counts = self._numbers.of(touched.groups)
         highs = sums >> 63
         lows, nets, uppers = (part.to_numpy() for part in parts)
-        kernels.add_wide_integers(touched.local, lows, uppers, sums, highs)
+        table_loops.add_wide_integers(touched.local, lows, uppers, sums, highs)
         np.add.at(counts, touched.local, nets)
         self._keep(touched.groups, sums, highs, counts)
 
@@ -139,7 +139,7 @@ class SumOfIntegers(_OfNumbers):
         """Add records to the sums of groups, in 128 bits, and to their counts."""
         array = self._lifted(batch)
         assert array is not None
-        kernels.add_integers(touched.local, _whole_numbers(array), _present(array), touched.all_signs, *held)
+        table_loops.add_integers(touched.local, _whole_numbers(array), _present(array), touched.all_signs, *held)
 
     def _keep(self, groups: Integers, sums: Integers, highs: Integers, counts: Integers) -> None:
         if (highs != sums >> 63).any():
@@ -179,7 +179,7 @@ class SumOfFloats(_OfNumbers):
         array = self._lifted(batch)
         assert array is not None
         numbers = array.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
-        kernels.add_floats(touched.local, numbers, _present(array), touched.all_signs, *held)
+        table_loops.add_floats(touched.local, numbers, _present(array), touched.all_signs, *held)
 
     def _keep(self, groups: Integers, held: Sequence[npt.NDArray[Any]]) -> None:
         held[0][held[-1] == 0] = 0.0  # nothing is left, nor of what was rounded

@@ -19,9 +19,9 @@ from headrace.state.errors import HeadraceError, InternalError
 from ...functions.aggregates.contract import Aggregate
 from ...tables.columns import Integers
 from ...tables.key_index import KeyIndex, LocalCodes
-from .built_in import accumulator_of
 from .contract import Accumulator, FoldedAccumulator, Touched, folded
 from .counted_values import AskedValues
+from .group_accumulators import accumulator_of
 from .value_arguments import RECORDS, is_of_values
 
 __all__ = ["Folding", "PartialColumns"]

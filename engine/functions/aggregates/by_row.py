@@ -26,7 +26,7 @@ class RowAggregates(AggregateFunction):
     Records are dicts (or tuples with fields ``f0``, ``f1`` ..., or plain values with the one field ``value``); the
     result is a dict by the names given. Arguments that are plain columns cost a look-up per record; any other
     expression is evaluated for each record on its own, which is slow: compute it as a column first
-    (`headrace.engine.operators.columnar.SelectColumns`).
+    (`headrace.engine.operators.column_operators.SelectColumns`).
 
     Args:
         specifications: The aggregates by the name of their result.

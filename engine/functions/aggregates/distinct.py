@@ -2,7 +2,7 @@
 
 Parts are lists of different values; what they come to is computed when the result is asked for. Operators over changes
 keep counts of values instead, and tell the inner aggregate which ones appear and vanish
-(`headrace.engine.changelog.accumulators.built_in`).
+(`headrace.engine.changelog.accumulators.group_accumulators`).
 
 Source: SQL:2016, ``DISTINCT`` in a call of an aggregate; Flink's ``DistinctAggregateFunction``.
 """

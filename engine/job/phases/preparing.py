@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from headrace.state.checkpoints.manifest import SAVEPOINT
 
-from ...checkpoint.choice import JobPast
 from ...checkpoint.io import Preparation, RestorePoint, check_restorable, prepare_job
+from ...checkpoint.restore_choice import JobPast
 from ...errors import CheckpointCorruptError, CheckpointError, CheckpointLostError, SupersededError
 from ...kernel.machine import Command, Offload, OffloadCompleted
 from ...protocol.details import RestoredCheckpoint

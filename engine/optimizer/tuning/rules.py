@@ -1,4 +1,4 @@
-"""The rules that tune a plan of streams, behind those of `headrace.engine.optimizer.tables`."""
+"""The rules that tune a plan of streams, behind those of `headrace.engine.optimizer.table_rules`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ import pyarrow as pa
 from ...columns.grouping import Groups
 from ...columns.records import MAX_BATCH_ROWS, MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps, Watermark
 from ...functions.operator import OperatorContext
-from ...operators.columnar import naming_operator
+from ...operators.column_operators import naming_operator
 from ...operators.event_time import EventTimeProgress, of_own_keys
 from .phases import ColumnarState, GlobalPhase, LocalPhase
 from .session_grouping import END, START, SessionGrouping, late_among, times_in

@@ -48,7 +48,7 @@ from ...columns.grouping import Groups
 from ...columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps, Watermark
 from ...functions.keys import KeySelector
 from ...functions.operator import OperatorContext
-from ...operators.columnar import naming_operator
+from ...operators.column_operators import naming_operator
 from ...operators.event_time import EventTimeProgress, of_own_keys
 from .phases import ColumnarState, GlobalPhase, LocalPhase
 from .slice_grouping import SliceGrouping

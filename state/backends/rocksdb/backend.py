@@ -34,6 +34,7 @@ from ...keys.key_classes import KEY_CLASSES, check_noted_classes, has_shared_nam
 from ...keys.key_groups import KeyGroupRange
 from ...reading.arrow_reading import read_arrow_schema
 from .cache import RowPool
+from .collection_cells import rocksdb_cell
 from .columnar import RocksDBColumnarTable
 from .database import Database, SlotMemory
 from .files import (
@@ -45,7 +46,6 @@ from .files import (
     open_restored,
     snapshot_parts,
 )
-from .handles import rocksdb_cell
 from .tables import RocksDBTable
 
 __all__ = ["RocksDBKeyedStateBackend"]

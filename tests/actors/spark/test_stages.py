@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from headrace.dataset.live import DataSetRun
+from headrace.dataset.live_run import DataSetRun
 from headrace.engine.errors import JobCanceledError
 from headrace.engine.plan.run_watch import RunWatch
 

@@ -24,7 +24,7 @@ from headrace.cli.sql_shell import Shell, is_finished
 from headrace.cli.sql_views import Views
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.table import TableEnvironment
-from headrace.table.live import LiveRows
+from headrace.table.live_table import LiveRows
 from headrace.table.result import RowsResult
 
 SCRIPT = """\

@@ -15,7 +15,7 @@ import pytest
 
 from headrace import ProgramError, StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource
-from headrace.jobs.live import html_rows
+from headrace.jobs.notebook_output import html_rows
 from headrace.jobs.plan_picture import HEIGHT, WIDTH, PlanBox, draw_plan
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -20,7 +20,7 @@ from headrace.cli.cluster import task_manager_lines
 from headrace.connectors.scripted import Pause, ScriptedSource, Timed
 from headrace.engine.graph.chaining import build_job_graph
 from headrace.engine.kernel.config import ClusterSettings, JobSettings
-from headrace.engine.kernel.machine_resources import MachineResources, NetworkInterface
+from headrace.engine.kernel.slot_resources import MachineResources, NetworkInterface
 from headrace.engine.protocol.messages import WaitForJob
 from headrace.functions import sum as sum_of
 from headrace.state.backends.rocksdb.database import SlotMemory

@@ -13,7 +13,7 @@ from IPython.utils.capture import capture_output
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ProgramError
 from headrace.table import TableEnvironment, load_ipython_extension
-from headrace.table.live import html_table
+from headrace.table.live_table import html_table
 from headrace.table.notebook import run_cell
 from headrace.table.result import RowsResult
 

@@ -26,11 +26,11 @@ from changelog_kit import (
 )
 from changelog_oracles import over
 
-from headrace.engine.changelog import over_state
-from headrace.engine.changelog.over import ChangingOver
+from headrace.engine.changelog import partition_rows
+from headrace.engine.changelog.over_changes import ChangingOver
 from headrace.engine.columns.records import RowKind
 from headrace.engine.errors import ProgramError, TypeMismatchError, UserFunctionError
-from headrace.engine.frames.calls import Frame, dense_rank, lag, lead, rank, row_number
+from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, lead, rank, row_number
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.tables import row_store, run_log
 from headrace.engine.tables.row_store import RowStore
@@ -69,7 +69,7 @@ def run_over(seed, backend, monkeypatch):
     rng = random.Random(seed)
     backend = chosen_backend(backend, rng, monkeypatch)
     monkeypatch.setattr(run_log, "MIN_ROWS", rng.choice([0, 20, 4_096]))
-    for module in (row_store, over_state):
+    for module in (row_store, partition_rows):
         monkeypatch.setattr(module, "_MIN_DEAD", rng.choice([0, 5]))
     monkeypatch.setattr(RowStore, "hash_bits", rng.choice([1, -1]))
     num_keys, num_orders = rng.randint(0, 2), rng.randint(0, 2)
@@ -181,7 +181,7 @@ def test_what_means_nothing_is_refused():
 
 def test_a_planted_bug_is_caught(monkeypatch):
     """Rows whose columns are others than before are not updated."""
-    monkeypatch.setattr(over_state, "same_rows", lambda *given: __import__("numpy").ones(given[-1], bool))
+    monkeypatch.setattr(partition_rows, "same_rows", lambda *given: __import__("numpy").ones(given[-1], bool))
     with pytest.raises(AssertionError):
         for seed in range(10):
             with monkeypatch.context() as patch:

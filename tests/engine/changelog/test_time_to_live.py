@@ -19,12 +19,12 @@ from expiry_oracles import Groups, Joined, numbered, ranked
 from headrace.engine.changelog import grouped_state, join_state, rank_state
 from headrace.engine.changelog.group_aggregate import GroupAggregate
 from headrace.engine.changelog.join import ChangelogJoin
-from headrace.engine.changelog.over import ChangingOver
+from headrace.engine.changelog.over_changes import ChangingOver
 from headrace.engine.changelog.rank import Rank
 from headrace.engine.columns.conditionals import when
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import RowKind
-from headrace.engine.frames.calls import Frame, row_number
+from headrace.engine.frames.frame_calls import Frame, row_number
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.functions.aggregates.statistics import collect_list, median
 from headrace.engine.tables import row_store, run_log, value_counts

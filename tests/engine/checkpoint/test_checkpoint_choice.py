@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.checkpoint.choice import Choice, JobPast, check_folder, choose_checkpoint
+from headrace.engine.checkpoint.restore_choice import Choice, JobPast, check_folder, choose_checkpoint
 from headrace.engine.errors import CheckpointCorruptError, CheckpointLostError, SupersededError
 from headrace.state.checkpoints.manifest import Manifest
 from headrace.state.checkpoints.storage import CheckpointStorage

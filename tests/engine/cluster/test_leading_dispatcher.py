@@ -10,8 +10,8 @@ from control_harness import complete, of_kind, sent, settings, submission
 from leading_kit import JOB, LEASE_MS, Head, successor
 
 from headrace.engine.checkpoint import io as checkpoint_io
-from headrace.engine.checkpoint.choice import JobPast
 from headrace.engine.checkpoint.io import Fenced, prepare_job, publish_checkpoint, remove_checkpoints
+from headrace.engine.checkpoint.restore_choice import JobPast
 from headrace.engine.cluster import job_store_io
 from headrace.engine.cluster.dispatcher import MAX_STORE_ATTEMPTS
 from headrace.engine.cluster.leadership import (

@@ -14,7 +14,7 @@ from headrace.engine.cluster.task_manager import TaskManager
 from headrace.engine.errors import ConfigurationError, ManagedMemoryError, StorageError
 from headrace.engine.kernel.config import ClusterSettings
 from headrace.engine.kernel.machine import Address, Offload, OffloadCompleted, Reply, SpawnHost, Started, StartTimer
-from headrace.engine.kernel.machine_resources import MachineResources, NetworkInterface, managed_memory_bytes
+from headrace.engine.kernel.slot_resources import MachineResources, NetworkInterface, managed_memory_bytes
 from headrace.engine.protocol.control_messages import TaskManagersAsked
 from headrace.engine.protocol.messages import JobManagerChanged, RegisterTaskManager, RequestSlots
 from headrace.state.backends.choice import make_keyed_backend

@@ -21,7 +21,7 @@ from headrace.engine.functions.accumulators import (
     merged_parts,
 )
 from headrace.engine.functions.contract import MapFunction
-from headrace.engine.operators.rows import MapOperator
+from headrace.engine.operators.row_operators import MapOperator
 
 
 class Longest(Accumulator):

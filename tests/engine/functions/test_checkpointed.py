@@ -24,7 +24,7 @@ from headrace.engine.functions.contract import (
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.kernel.metrics import MetricGroup
 from headrace.engine.operators.process import KeyedProcessOperator
-from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
+from headrace.engine.operators.row_operators import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from headrace.engine.task.chain import ChainLink
 from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headrace.state.keyed.ttl import StateTtlConfig

@@ -17,7 +17,7 @@ from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.side_outputs import OutputTag, SideOutputs
 from headrace.engine.functions.user_function import UserFunction
 from headrace.engine.operators.process import KeyedProcessOperator, KeyedReduceOperator
-from headrace.engine.operators.rows import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
+from headrace.engine.operators.row_operators import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 
 

@@ -23,7 +23,7 @@ from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.operator import Operator
 from headrace.engine.job.sources.watermark_alignment import AlignmentCoordinator, WatermarkAligner
 from headrace.engine.operators.event_time import WatermarkStrategy
-from headrace.engine.operators.rows import TimestampsAndWatermarksOperator
+from headrace.engine.operators.row_operators import TimestampsAndWatermarksOperator
 from headrace.engine.protocol.task_messages import ReportWatermark, WatermarkLimit
 from headrace.state.identifiers import ExecutionAttemptId
 

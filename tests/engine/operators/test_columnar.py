@@ -9,7 +9,7 @@ import pytest
 from headrace.engine.columns.expressions import col, lit
 from headrace.engine.columns.records import Batch
 from headrace.engine.kernel.metrics import MetricGroup
-from headrace.engine.operators.columnar import FilterColumns, SelectColumns
+from headrace.engine.operators.column_operators import FilterColumns, SelectColumns
 from headrace.state.errors import ProgramError, TypeMismatchError, UserFunctionError
 
 

@@ -21,7 +21,7 @@ from headrace.engine.functions.keys import KeySelector
 from headrace.engine.operators.field_reducer import FieldReducer
 from headrace.engine.operators.process import KeyedReduceOperator
 from headrace.engine.windows.assigners import EventTimeSessionWindows, SlidingEventTimeWindows, TumblingEventTimeWindows
-from headrace.engine.windows.operator import WindowOperator
+from headrace.engine.windows.window_operator import WindowOperator
 
 MODES = ("sum", "min", "max", "min_by", "max_by")
 FLOATS = st.sampled_from((0.1, 0.2, 0.3, 1e16, -1e16, -0.0, 0.0, math.nan, math.inf, 1.5))

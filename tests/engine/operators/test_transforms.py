@@ -12,7 +12,7 @@ from headrace.engine.errors import TypeMismatchError, UserFunctionError
 from headrace.engine.functions.contract import FilterFunction, FlatMapFunction, MapFunction, ProcessFunction
 from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.operators.event_time import WatermarkStrategy
-from headrace.engine.operators.rows import (
+from headrace.engine.operators.row_operators import (
     FilterOperator,
     FlatMapOperator,
     MapBatchesOperator,

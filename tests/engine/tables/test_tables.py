@@ -362,7 +362,7 @@ def test_what_was_never_counted_cannot_be_taken_away():
 
 # -------------------------------------------------------------------------------------------------------------- sums
 def test_sums_of_integers_are_exact_in_any_order():
-    from headrace.engine.tables import kernels
+    from headrace.engine.tables import table_loops
 
     rng = random.Random(1)
     values = [rng.choice([2**63 - 1, -(2**63), rng.randrange(-(2**63), 2**63)]) for _ in range(500)]
@@ -371,7 +371,7 @@ def test_sums_of_integers_are_exact_in_any_order():
     lows, highs, counts = (np.zeros(3, np.int64) for _ in range(3))
     present = np.array([rng.random() < 0.9 for _ in values])
     arrays = np.array(groups), np.array(values), present.view(np.uint8), np.array(signs)
-    kernels.add_integers(*arrays, lows, highs, counts)
+    table_loops.add_integers(*arrays, lows, highs, counts)
     wanted = Counter()
     for group, value, is_there, sign in zip(groups, values, present, signs, strict=True):
         wanted[group] += value * sign if is_there else 0

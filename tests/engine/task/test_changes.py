@@ -14,10 +14,9 @@ from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.kernel.metrics import MetricGroup
-from headrace.engine.operators.columnar import FilterColumns, SelectColumns
+from headrace.engine.operators.column_operators import FilterColumns, SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
-from headrace.engine.operators.row_types import DeclaredRows
-from headrace.engine.operators.rows import (
+from headrace.engine.operators.row_operators import (
     FilterOperator,
     FlatMapOperator,
     MapBatchesOperator,
@@ -25,6 +24,7 @@ from headrace.engine.operators.rows import (
     ProcessOperator,
     TimestampsAndWatermarksOperator,
 )
+from headrace.engine.operators.row_types import DeclaredRows
 from headrace.engine.task.chain import ChainLink
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -39,7 +39,7 @@ from headrace.engine.graph.transformations import (
     UnionTransformation,
 )
 from headrace.engine.operators.exchange import BroadcastPartitioner, RebalancePartitioner
-from headrace.engine.task.iterations import IterationHead, LoopTask
+from headrace.engine.task.loop_head import IterationHead, LoopTask
 from headrace.engine.task.loop_progress import NOTHING_LEFT, ONLY_IDLE, LoopProgress, ProbeRelay
 from headrace.state.checkpoints.snapshot import RestoredPart
 

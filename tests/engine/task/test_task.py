@@ -36,7 +36,7 @@ from headrace.engine.protocol.task_messages import (
     TaskDeployment,
     UpdateTaskExecutionState,
 )
-from headrace.engine.task.iterations import IterationHead
+from headrace.engine.task.loop_head import IterationHead
 from headrace.engine.task.outbox import OperatorWorkEnded
 from headrace.engine.task.snapshot_io import read_restored_parts
 from headrace.engine.task.task import Task

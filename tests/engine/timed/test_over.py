@@ -18,11 +18,11 @@ from timed_oracles import over
 
 from headrace.engine.columns.records import MAX_TIMESTAMP, Batch, Watermark
 from headrace.engine.errors import ProgramError, UserFunctionError
-from headrace.engine.frames.calls import Frame, dense_rank, lag, lead, rank, row_number
+from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, lead, rank, row_number
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.tables import row_store, run_log
-from headrace.engine.timed import over_state
-from headrace.engine.timed.over import OverAggregate
+from headrace.engine.timed import over_by_time_state
+from headrace.engine.timed.over_by_time import OverAggregate
 
 UNITS = {"s": 1_000, "ms": 1, "us": 1, "ns": 1}
 PER_MS = {"s": 1, "ms": 1, "us": 1_000, "ns": 1_000_000}
@@ -72,7 +72,7 @@ def spec_of(spec):
 def run_over(seed, backend, monkeypatch):
     rng = random.Random(seed)
     monkeypatch.setattr(run_log, "MIN_ROWS", rng.choice([0, 20, 4_096]))
-    for module in (row_store, over_state):
+    for module in (row_store, over_by_time_state):
         monkeypatch.setattr(module, "_MIN_DEAD", rng.choice([0, 5, 1_000]))
     unit, num_keys = rng.choice(["s", "ms", "us", "ns"]), rng.randint(0, 2)
     kinds = rng.choices(list(KINDS), k=rng.randint(1, 3))
@@ -180,7 +180,7 @@ def test_rows_that_no_frame_can_reach_are_forgotten():
 
 
 def test_partitions_without_rows_are_forgotten(monkeypatch):
-    monkeypatch.setattr(over_state, "_MIN_DEAD", 3)
+    monkeypatch.setattr(over_by_time_state, "_MIN_DEAD", 3)
     harness = started(frame=Frame(-50, 0, is_range=True))
     for number in range(100):
         give(harness, (f"k{number}", 1, 10 * number))

@@ -20,11 +20,11 @@ from timed_kit import TimedRunning, in_unit
 from timed_oracles import over, with_versions
 
 from headrace.engine.columns.records import Batch, RowKind
-from headrace.engine.frames.calls import Frame, dense_rank, lag, row_number
+from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, row_number
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.tables import row_store, run_log
-from headrace.engine.timed import over_state, temporal_state
-from headrace.engine.timed.over import OverAggregate
+from headrace.engine.timed import over_by_time_state, temporal_state
+from headrace.engine.timed.over_by_time import OverAggregate
 from headrace.engine.timed.temporal_join import TemporalJoinOfTables
 from headrace.state.keyed.stored_names import StoredNames
 
@@ -84,7 +84,7 @@ def known(operator):
 
 def set_up(rng, monkeypatch):
     monkeypatch.setattr(run_log, "MIN_ROWS", rng.choice([0, 20, 4_096]))
-    for module in (over_state, row_store, temporal_state):
+    for module in (over_by_time_state, row_store, temporal_state):
         monkeypatch.setattr(module, "_MIN_DEAD", rng.choice([0, 5]))
 
 
@@ -225,7 +225,7 @@ def expired(harness):
 
 @pytest.mark.parametrize("frame", [None, Frame(-1, 0)])
 def test_what_has_expired_is_gone_and_counted(frame, monkeypatch):
-    monkeypatch.setattr(over_state, "_MIN_DEAD", 3)
+    monkeypatch.setattr(over_by_time_state, "_MIN_DEAD", 3)
     monkeypatch.setattr(row_store, "_MIN_DEAD", 3)
     columns = {"n": f.count(), "d": f.count_distinct("v")}
     operator = OverAggregate(["k"], "at", columns, input_schema=SCHEMA, frame=frame, ttl_ms=10)

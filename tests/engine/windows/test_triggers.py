@@ -33,8 +33,6 @@ from headrace.engine.windows.assigners import (
     WindowAssigner,
 )
 from headrace.engine.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
-from headrace.engine.windows.operator import WindowOperator
-from headrace.engine.windows.timers import WindowTimers
 from headrace.engine.windows.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -47,6 +45,8 @@ from headrace.engine.windows.triggers import (
     Trigger,
     TriggerResult,
 )
+from headrace.engine.windows.window_operator import WindowOperator
+from headrace.engine.windows.window_timers import WindowTimers
 from headrace.engine.windows.windows import GlobalWindow, TimeWindow
 from headrace.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 

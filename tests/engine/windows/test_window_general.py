@@ -48,7 +48,6 @@ from headrace.engine.windows.assigners import (
     merge_touching,
 )
 from headrace.engine.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
-from headrace.engine.windows.operator import WindowOperator
 from headrace.engine.windows.placement import has_fast_path
 from headrace.engine.windows.triggers import (
     ContinuousEventTimeTrigger,
@@ -62,6 +61,7 @@ from headrace.engine.windows.triggers import (
     Trigger,
     TriggerResult,
 )
+from headrace.engine.windows.window_operator import WindowOperator
 from headrace.engine.windows.windows import TimeWindow
 from headrace.state.keyed.descriptors import (
     ListStateDescriptor,

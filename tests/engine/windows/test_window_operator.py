@@ -31,7 +31,7 @@ from headrace.engine.windows.assigners import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from headrace.engine.windows.operator import WindowOperator
+from headrace.engine.windows.window_operator import WindowOperator
 from headrace.engine.windows.windows import GlobalWindow, TimeWindow
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 
@@ -502,7 +502,7 @@ def test_a_failing_function_is_named_with_its_own_traceback():
     assert context["subtask"] == "1/1"
     assert context["function"].endswith("explode")
     assert "in explode" in context["traceback"]
-    assert "engine/windows/operator.py" not in context["traceback"]
+    assert "engine/windows/window_operator.py" not in context["traceback"]
     assert isinstance(caught.value.__cause__, KeyError)
 
 

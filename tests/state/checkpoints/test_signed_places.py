@@ -10,7 +10,7 @@ import secrets
 
 import pytest
 
-from headrace.engine.checkpoint.choice import JobPast, choose_checkpoint
+from headrace.engine.checkpoint.restore_choice import JobPast, choose_checkpoint
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseState
 from headrace.state.checkpoints.manifest import CHECKPOINT, SAVEPOINT, Manifest

@@ -23,9 +23,9 @@ import pytest
 from campaigns import campaign
 
 from headrace import ConfigurationError, StreamExecutionEnvironment, ValueStateDescriptor
-from headrace.engine.checkpoint.choice import JobPast, choose_checkpoint
 from headrace.engine.checkpoint.io import RestorePoint
 from headrace.engine.checkpoint.pending_reports import read_pending_reports, stored_reports
+from headrace.engine.checkpoint.restore_choice import JobPast, choose_checkpoint
 from headrace.engine.columns.records import Batch
 from headrace.engine.task import channel_state
 from headrace.jobs.snapshots import Snapshot

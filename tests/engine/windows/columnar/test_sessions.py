@@ -42,8 +42,8 @@ from headrace.engine.windows.assigners import (
 )
 from headrace.engine.windows.columnar.sessions import GlobalSessionAggregate, LocalSessionAggregate
 from headrace.engine.windows.columnar.slices import GlobalSliceAggregate
-from headrace.engine.windows.operator import WindowOperator
 from headrace.engine.windows.row_functions import WindowRow
+from headrace.engine.windows.window_operator import WindowOperator
 from headrace.state.checkpoints.snapshot import RestoredPart
 from headrace.state.errors import CheckpointMismatchError, ProgramError
 

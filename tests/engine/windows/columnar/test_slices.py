@@ -35,7 +35,7 @@ from headrace.engine.windows.assigners import (
 )
 from headrace.engine.windows.columnar.slice_layout import SliceLayout
 from headrace.engine.windows.columnar.slices import GlobalSliceAggregate, LocalSliceAggregate
-from headrace.engine.windows.operator import WindowOperator
+from headrace.engine.windows.window_operator import WindowOperator
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
 from headrace.state.errors import CheckpointMismatchError, ProgramError, TypeMismatchError, UserFunctionError
 

@@ -30,14 +30,14 @@ from headrace.state.errors import ProgramError
 
 from ..changelog.changes import check_names, columns_of, plain_schema, require_one_subtask
 from ..columns.records import Batch, Watermark
-from ..frames.calls import Frame, output_type
+from ..frames.frame_calls import Frame, output_type
 from ..functions.operator import Operator, OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from ..operators.event_time import OperatorWatermark
 from .kept import kept_for
 
 if TYPE_CHECKING:
-    from .over_state import OverState
+    from .over_by_time_state import OverState
 
 __all__ = ["OverAggregate"]
 
@@ -107,7 +107,7 @@ class OverAggregate(Operator):
             if not self.partition_keys:
                 require_one_subtask(context)
             from ..tables.lifetime import lifetime_of
-            from .over_state import OverState
+            from .over_by_time_state import OverState
 
             self._watermark = OperatorWatermark.of(context)
             self._state: OverState = OverState(

@@ -15,7 +15,7 @@ round for long. Inside of the loop a window's result is behind the watermark tha
 its input has ended and the loop is empty.
 
 Source: Flink's ``DataStream.iterate`` and ``IterativeStream.closeWith``; exactly-once and the detection of the end are
-Headrace's own, see ``headrace.engine.task.iterations``.
+Headrace's own, see ``headrace.engine.task.loop_head``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.graph.transformations import IterationTransformation, OperatorKind, is_behind
 from headrace.engine.kernel.config import parse_duration_ms
-from headrace.engine.task.iterations import IterationHead
+from headrace.engine.task.loop_head import IterationHead
 
 from ..arguments.checks import require_instance
 from .data_stream import DataStream

@@ -29,10 +29,10 @@ from ..errors import TypeMismatchError
 from ..functions.cofunctions import FlatJoinFunction
 from ..functions.given import CONTAINERS, records_of
 from ..plan.plan import CoGroup, ConditionJoin, Cross, GroupKey, Join, KeyMatch, Pairs, SemiJoin
-from .calls import opened
 from .context import TaskContext
+from .function_life import opened
 from .groups import keys_in
-from .wire import gathered, is_null_key, ordered
+from .wire_records import gathered, is_null_key, ordered
 
 __all__ = [
     "Lookup",

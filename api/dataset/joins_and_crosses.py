@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError, TypeMismatchError
-from headrace.engine.partitions.calls import checked_function
+from headrace.engine.partitions.function_life import checked_function
 from headrace.engine.plan.plan import (
     CoGroup,
     Cross,

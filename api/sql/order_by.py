@@ -20,7 +20,7 @@ from .contract import Queries
 from .expressions import ExpressionBinder, whole_number
 from .functions.contract import Typed
 from .functions.operators import is_null
-from .over import unusual_nulls
+from .over_clauses import unusual_nulls
 from .parsing.errors import SqlError
 from .relations import plain, unique_names
 from .scope import Scope

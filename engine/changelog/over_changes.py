@@ -3,7 +3,7 @@
 Rows may be in any order, frames may go beyond the row, and rows may be taken back: when a partition changes, the
 columns of its rows are computed anew, and those that have other ones are updated. So it keeps all rows, and a batch
 costs as much as the partitions that it touches are large. Rows in the order of event time that only come are given once
-by `headrace.engine.timed.over`, which waits for them and keeps little.
+by `headrace.engine.timed.over_by_time`, which waits for them and keeps little.
 
 Rows that are equal in the order stay as they have come; of equal rows that which has come first is taken back.
 
@@ -22,14 +22,14 @@ import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 
-from ..frames.calls import Frame, output_type
+from ..frames.frame_calls import Frame, output_type
 from ..functions.operator import OperatorContext
-from ..operators.columnar import naming_operator
+from ..operators.column_operators import naming_operator
 from .by_key import OneInput
 from .changes import check_names, require_one_subtask
 
 if TYPE_CHECKING:
-    from .over_state import ChangingOverState
+    from .partition_rows import ChangingOverState
 
 __all__ = ["ChangingOver"]
 
@@ -88,7 +88,7 @@ class ChangingOver(OneInput):
         with naming_operator(context):
             if not self.partition_keys:
                 require_one_subtask(context)
-            from .over_state import ChangingOverState
+            from .partition_rows import ChangingOverState
 
             new = {name: (one, self._output.field(name).type) for name, one in self.columns.items()}
             self._state: ChangingOverState = ChangingOverState(

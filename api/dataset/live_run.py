@@ -14,7 +14,7 @@ from headrace.engine.errors import JobCanceledError
 from headrace.engine.plan.run_watch import RunWatch
 from headrace.engine.protocol.views import StageView
 
-from ..jobs.live import LiveOutput, html_rows
+from ..jobs.notebook_output import LiveOutput, html_rows
 from .reported_runs import now_ms
 
 __all__ = ["DataSetRun", "live_output"]

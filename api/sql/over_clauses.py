@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.errors import nearest
-from headrace.engine.frames.calls import Frame, dense_rank, lag, lead, rank, row_number
+from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, lead, rank, row_number
 from headrace.engine.plan.plan import Order
 
 from .contract import Queries

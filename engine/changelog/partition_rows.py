@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..columns.records import RowKind, RowKinds
-from ..frames.calls import Frame
+from ..frames.frame_calls import Frame
 from ..frames.ordered_rows import first_of_runs
 from ..frames.over_columns import OverColumns, by_distance, used_names
 from ..functions.operator import OperatorContext

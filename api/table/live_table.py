@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.protocol.states import JobStatus
 
-from ..jobs.live import LiveOutput
+from ..jobs.notebook_output import LiveOutput
 from ..jobs.progress import summary_line
 from .connectors.changelog import batch_of_block
 

@@ -21,7 +21,7 @@ from .common_expressions import compute_once
 from .join_filters import conditions_into_joins, filters_below_joins
 from .optimizer import Roots, Rule, push_filters
 from .rewriting import rewritten
-from .sharing import share_sub_plans
+from .shared_plans import share_sub_plans
 from .source_times import watermarks_into_sources
 from .table_columns import fields_before_conditions, prune_table_columns
 from .top_n import drop_places, find_top_n

@@ -27,7 +27,7 @@ from headrace.engine.errors import HeadraceError
 from headrace.engine.partitions import drivers
 from headrace.engine.partitions.context import Superstep, TaskContext
 from headrace.engine.partitions.shipping import targets
-from headrace.engine.partitions.wire import comparable_keys, decode
+from headrace.engine.partitions.wire_records import comparable_keys, decode
 from headrace.engine.plan.plan import IterationInput, Node, Ship, ShipKind, wire_schema
 from headrace.state.reading.program_pickles import dump_program, load_program
 
