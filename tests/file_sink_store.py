@@ -1,6 +1,6 @@
 """A memory store with a file sink, and what a reader sees there.
 
-With ``partition_by="f"`` the sink has folders, of the rows' numbers modulo 3.
+With ``partition_by="f"`` the sink has folders, of the rows' numbers modulo 3. Sinks of `OF_PAIRS` have that field, too.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from headrace.connectors.files import FileSink, FileSource
 from headrace.state.files.memory import MemoryFileSystem
 
 MAKERS = {"jsonl": FileSink.json_lines, "csv": FileSink.csv, "parquet": FileSink.parquet}
+OF_PAIRS = {"seq": FileSink.sequence_file}
 READERS = {
     "jsonl": FileSource.json_lines,
     "csv": lambda path: FileSource.csv(path, {"i": int}),
     "parquet": FileSource.parquet,
+    "seq": FileSource.sequence_file,
 }
 IN_FOLDERS = {"recursive": True, "folders": {"f": int}}
 READERS_OF_FOLDERS = {
@@ -31,17 +33,20 @@ class Store:
         self.reading = reading
         self.readers = READERS_OF_FOLDERS if options.get("partition_by") else READERS
         self.kind = kind
-        self.sink = MAKERS[kind]("memory://sink/out", **options)
+        self.sink = (MAKERS | OF_PAIRS)[kind]("memory://sink/out", **options)
 
     def visible(self):
         if not any(not path.startswith("out/.") for path in self.fs.files):
             return []
         found = self.reading().rows(self.readers[self.kind]("memory://sink/out"))
+        if self.kind in OF_PAIRS:
+            found = [{"i": i, "f": f} for i, f in found]
         assert found == self.rows(*(row["i"] for row in found))
         return [row["i"] for row in found]
 
     def rows(self, *numbers):
-        return [row | {"f": row["i"] % 3} for row in rows(*numbers)] if self.readers is not READERS else rows(*numbers)
+        is_single = self.readers is READERS and self.kind not in OF_PAIRS
+        return rows(*numbers) if is_single else [row | {"f": row["i"] % 3} for row in rows(*numbers)]
 
     @property
     def staged(self):

@@ -2,9 +2,9 @@
 where subtasks run.
 
 The executor in process and Spark's Python processes read by this code, so that a file means the same records
-everywhere; Spark reads by itself only Parquet whose types are all its own. A split is a file, or some row groups of a
-Parquet file. Columns and the condition that were pushed into a source are applied here, before records leave the
-reader.
+everywhere; Spark reads by itself only Parquet whose types are all its own. A split is a file, some row groups of a
+Parquet file, or a range of bytes of a SequenceFile. Columns and the condition that were pushed into a source are
+applied here, before records leave the reader.
 
 Source: Flink's ``FileInputFormat``.
 """
@@ -29,6 +29,7 @@ from ..formats.blocks import READ_ERRORS, RecordFile
 from ..formats.contract import BYTE_ORDER_MARK, RecordFormat, Rejected, decode_all
 from ..formats.csv_records import read_csv_stream
 from ..formats.json_lines import JsonColumns
+from ..formats.sequence_files import sequence_records_of
 from ..formats.text import TextLines
 
 __all__ = ["FileSplit", "FilesOfSource", "Reading"]
@@ -36,6 +37,9 @@ __all__ = ["FileSplit", "FilesOfSource", "Reading"]
 _ROW_GROUPS_BYTES = 64 << 20
 """Row groups of a Parquet file are put together into splits of about this size."""
 
+
+_RANGE_BYTES = 64 << 20
+"""A SequenceFile is cut into splits of this size."""
 
 _HEADER_BYTES = 64 << 10
 """How much of a CSV file is looked at to see whether it has a record, which Arrow's reader wants."""
@@ -48,11 +52,13 @@ class FileSplit(NamedTuple):
         path: The file.
         row_groups: Of a Parquet file; None for the whole file.
         folder_values: See `FileSource`.
+        byte_range: Of a SequenceFile: where the split begins, and where the next one does.
     """
 
     path: str
     row_groups: tuple[int, ...] | None = None
     folder_values: tuple[Any, ...] = ()
+    byte_range: tuple[int, int] | None = None
 
 
 class FilesOfSource:
@@ -65,9 +71,11 @@ class FilesOfSource:
             SourceError: If a file cannot be read.
         """
         files = _files_wanted(source)
-        if source.format != "parquet":
-            return [FileSplit(path, None, values) for path, values in files]
-        return [split for path, values in files for split in _parquet_splits(path, values)]
+        if source.format == "parquet":
+            return [split for path, values in files for split in _parquet_splits(path, values)]
+        if source.format == "sequence":
+            return [split for path, values in files for split in _ranges(path, values)]
+        return [FileSplit(path, None, values) for path, values in files]
 
     def read(self, source: FileSource, split: FileSplit) -> Iterator[pa.RecordBatch]:
         """Yield the records of a split, as wire batches of the source's schema.
@@ -125,6 +133,14 @@ def _parquet_splits(path: str, folder_values: tuple[Any, ...]) -> Iterator[FileS
                 groups, size = [], 0
         if groups:
             yield FileSplit(path, tuple(groups), folder_values)
+
+
+def _ranges(path: str, folder_values: tuple[Any, ...]) -> Iterator[FileSplit]:
+    fs, inside = filesystem_for(path)
+    with Reading(path):
+        size = fs.size(inside)
+    for start in range(0, size, _RANGE_BYTES):
+        yield FileSplit(path, None, folder_values, (start, min(start + _RANGE_BYTES, size)))
 
 
 def _files_wanted(source: FileSource) -> list[tuple[str, tuple[Any, ...]]]:
@@ -202,6 +218,9 @@ def _batches(source: FileSource, split: FileSplit, own: list[str] | None) -> Ite
     if source.format == "csv":
         yield from _csv_batches(source, split, schema)
         return
+    if source.format == "sequence":
+        yield from _contained_batches(split, schema)
+        return
     fs, inside = filesystem_for(split.path)
     with closing(RecordFile(fs, inside)) as file:
         form, byte, line = _format_of(source, file, schema)
@@ -209,6 +228,23 @@ def _batches(source: FileSource, split: FileSplit, own: list[str] | None) -> Ite
         while block := file.block(form.cut):
             yield from _decoded(form, block, line)
             line += form.num_lines(block)
+
+
+def _contained_batches(split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records behind the marks that are in the range of a split."""
+    fs, inside = filesystem_for(split.path)
+    with closing(RecordFile(fs, inside, is_compressed=False)) as file:
+        form = sequence_records_of(file)
+        start, end = split.byte_range or (0, None)
+        byte = form.first_byte if start <= form.first_byte else file.first_line_from(start, form.line_end)
+        file.open_at(byte)
+        while block := file.block_between_marks(form, byte, end):
+            for piece in form.pieces(block):
+                if isinstance(piece, Rejected):
+                    message = f"a file cannot be read: {piece.cause}"
+                    raise SourceError(message, position=f"byte {byte + piece.byte_offset}")
+                yield piece.columns.select(schema.names)
+            byte += len(block)
 
 
 def _decoded(form: RecordFormat, block: bytes, line: int) -> Iterator[pa.RecordBatch]:

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pyarrow as pa
 
-from headrace.engine.errors import ProgramError, SourceError, StorageError
+from headrace.engine.errors import ConfigurationError, ProgramError, SourceError, StorageError
 from headrace.engine.plan.plan import row_kind
 from headrace.state.files.filesystem import filesystem_for
 
 from .types import schema_with_kind
 
-__all__ = ["merged_type", "parquet_types", "plain_schema", "refuse_doubled", "require_one_type"]
+__all__ = ["merged_type", "parquet_types", "plain_schema", "refuse_doubled", "require_one_type", "sequence_types"]
 
 _READERS = 8
 
@@ -68,6 +69,32 @@ def _parquet_type(path: str) -> pa.Schema:
         raise SourceError(message, path=str(path)) from error
     refuse_doubled("file", schema)
     return schema
+
+
+def sequence_types(paths: Sequence[str]) -> list[pa.Schema]:
+    """Return the types of the records of SequenceFiles, of which only the beginnings are read.
+
+    Raises:
+        SourceError: If one cannot be read. ConfigurationError: If it has a class or a codec that is not known.
+    """
+    with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
+        return list(pool.map(_sequence_type, paths))
+
+
+def _sequence_type(path: str) -> pa.Schema:
+    from ..formats.blocks import RecordFile
+    from ..formats.sequence_files import sequence_records_of
+
+    try:
+        fs, inside = filesystem_for(path)
+        with closing(RecordFile(fs, inside, is_compressed=False)) as file:
+            return sequence_records_of(file).schema
+    except StorageError as error:
+        message = f"a file cannot be read: {error}"
+        raise SourceError(message, path=str(path)) from error
+    except ConfigurationError as error:
+        error.context.update(path=str(path))
+        raise
 
 
 _HINT = "merge_schema=True takes the columns of all files, in types that hold all values; schema=... declares them"

@@ -26,11 +26,12 @@ from ..formats.csv_records import CsvEncoder
 from ..formats.folders import by_folder
 from ..formats.json_lines import JsonEncoder
 from ..formats.parquet_files import ParquetEncoder
+from ..formats.sequence_files import SequenceEncoder
 from ..formats.text import TextEncoder
 
 __all__ = ["SUFFIXES", "TEMPORARY", "of_one_schema", "write_empty", "write_part"]
 
-SUFFIXES = {"csv": ".csv", "json": ".json", "parquet": ".parquet", "text": ".txt"}
+SUFFIXES = {"csv": ".csv", "json": ".json", "parquet": ".parquet", "sequence": ".seq", "text": ".txt"}
 """The ending of a part's name, by format."""
 
 TEMPORARY = "_temporary"
@@ -94,7 +95,7 @@ def write_empty(sink: WriteFiles) -> str | None:
         Its name, for `of_one_schema`; None if the format needs columns and the records have no type.
     """
     schema = sink.inputs[0].schema
-    if schema is None and sink.format in ("csv", "parquet"):
+    if schema is None and sink.format in ("csv", "parquet", "sequence"):
         return None
     nothing: list[Batch] = [] if schema is None else [Batch.of_columns(empty_batch(schema))]
     return _written(sink, f"{TEMPORARY}/part-00000-empty{SUFFIXES[sink.format]}", nothing)
@@ -185,10 +186,13 @@ def _write(sink: WriteFiles, file: Any, batches: Iterable[Batch]) -> None:
         has_header = options.get("header", row_kind(sink.inputs[0].schema) != "tuple")
         encoder = CsvEncoder(options.get("delimiter", ","), has_header=has_header)
         batches = map(Batch.of_columns, _columns(sink, batches))
+    elif sink.format == "sequence":
+        encoder = SequenceEncoder(options["settings"], sink.inputs[0].schema)
     else:
         encoder = JsonEncoder() if sink.format == "json" else TextEncoder(options.get("encoding", "utf-8"))
     for batch in batches:
         file.write(encoder.encode(batch))
+    file.write(encoder.finish())
 
 
 def _columns(sink: WriteFiles, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:

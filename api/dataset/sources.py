@@ -24,7 +24,14 @@ from ..arguments.places import absolute_place
 from ..formats.text import encoding_named
 from .dataset import DataSet
 from .file_reading import FilesOfSource, Reading
-from .file_types import merged_type, parquet_types, plain_schema, refuse_doubled, require_one_type
+from .file_types import (
+    merged_type,
+    parquet_types,
+    plain_schema,
+    refuse_doubled,
+    require_one_type,
+    sequence_types,
+)  # fmt: skip
 from .input_files import FolderColumns, InputFile, Paths, csv_headers, files_at, first_beginning, folder_columns
 from .types import declared_schema, schema_of_rows, schema_with_kind
 
@@ -287,6 +294,23 @@ class DataSetSources(ABC):
         is_uniform = all({field.name: field.type for field in one} == types for one in found)
         data = self._files("parquet", paths, own, {}, folders, is_uniform=is_uniform)
         return data if columns is None else data.project(*columns)
+
+    def read_sequence_file(self, path: Paths) -> DataSet:
+        """Tuples of key and value of SequenceFiles of Hadoop; `FileSource.sequence_file` says of which kinds.
+
+        All files must have the same classes. Large ones are read in parallel.
+
+        Args:
+            path: As of `read_text`.
+
+        Raises:
+            SourceError: If a file is none, or has other classes than the first one.
+            ConfigurationError: If it has a class or a codec that is not known.
+        """
+        paths = files_at(path)
+        found = sequence_types(paths)
+        schema = require_one_type(paths, found, "read files of other classes apart")
+        return self._files("sequence", paths, schema, {}, folder_columns(paths, schema.names))
 
     def _files(
         self,

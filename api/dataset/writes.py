@@ -18,6 +18,7 @@ from headrace.engine.plan.plan import WriteFiles
 from ..arguments.places import lasting_place
 from ..formats.csv_lexing import require_delimiter
 from ..formats.folders import require_folder_columns
+from ..formats.sequence_files import SequenceCompression, SequenceSettings
 from .output_folders import FilesOfSink
 from .recorded import Recorded
 from .types import check_fields
@@ -83,6 +84,35 @@ class WriteVerbs(Recorded):
         Records without a type get one that fits those of all partitions; if there is none, the job fails.
         """
         self._write("parquet", path, mode, {"compression": compression}, partition_by)
+
+    def write_as_sequence_file(
+        self,
+        path: str,
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        compression: SequenceCompression = "none",
+        codec: str = "zlib",
+        mode: WriteMode = "error",
+    ) -> None:
+        """Write SequenceFiles of Hadoop when the environment executes; records have two fields, the first is the key.
+
+        Args:
+            path: The folder.
+            key: The class of the keys, as of `FileSink.sequence_file`.
+            value: The class of the values.
+            compression: ``none``, ``record`` or ``block``.
+            codec: ``zlib``, ``gzip``, ``bzip2``, ``snappy``, ``lz4`` or ``zstd``.
+            mode: As of `write_as_csv`.
+
+        Raises:
+            ConfigurationError: If there is no such class, compression or codec.
+            TypeMismatchError: If the records are known to have no two fields.
+        """
+        if self.schema is not None and len(self.schema) != 2:
+            message = f"the records of a SequenceFile are pairs of key and value; they have {self.schema.names}"
+            raise TypeMismatchError(message, hint="make tuples of two of them")
+        self._write("sequence", path, mode, {"settings": SequenceSettings(key, value, compression, codec)})
 
     def _write(
         self,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.engine.errors import MalformedRecordError, StorageError
 from headrace.state.files.filesystem import FileSystem
 
-from .contract import BYTE_ORDER_MARK, RecordFormat
+from .contract import BYTE_ORDER_MARK, ContainedRecords, RecordFormat
 from .csv_lexing import csv_fields, cut_at_line_end, cut_csv, first_csv_record, num_line_ends
 from .csv_records import CsvFormat, check_header, infer_csv_schema
 
@@ -49,11 +49,13 @@ class RecordFile:
     Args:
         fs: Its file system.
         path: Its path there.
+        is_compressed: Whether it is decompressed if its name says so.
     """
 
-    def __init__(self, fs: FileSystem, path: str) -> None:
+    def __init__(self, fs: FileSystem, path: str, *, is_compressed: bool = True) -> None:
         self._fs = fs
         self._path = path
+        self._compression = compression_of(path) if is_compressed else None
         self._input: Any = None
         # Bytes that were read and lie behind the last block.
         self._carry = b""
@@ -63,11 +65,10 @@ class RecordFile:
         self.close()
         self._input = self._fs.open_input(self._path)
         self._carry = b""
-        compression = compression_of(self._path)
-        if compression is None:
+        if self._compression is None:
             self._input.seek(byte)
             return
-        self._input = pa.CompressedInputStream(self._input, compression)
+        self._input = pa.CompressedInputStream(self._input, self._compression)
         while byte > 0:
             skipped = len(self._input.read(min(byte, BLOCK_BYTES)))
             if not skipped:
@@ -108,6 +109,48 @@ class RecordFile:
                 self._carry = data[length:]
                 return data[:length]
             wanted *= 2
+
+    def block_of_range(self, form: RecordFormat, byte: int, end: int | None) -> bytes:
+        """Return whole records of a range from where the file stands; none at its end.
+
+        A range has the lines that begin in it, to the end of the last one.
+
+        Args:
+            form: The records' format.
+            byte: Where the file stands.
+            end: Where the next range begins; None for a whole file.
+        """
+        if end is None:
+            return self.block(form.cut)
+        if byte >= end:
+            return b""
+        last_byte = end - 1 - byte  # the line that holds it is the range's last one
+
+        def cut(data: bytes) -> int:
+            return form.line_end(data, last_byte) if len(data) > last_byte else form.cut(data)
+
+        return self.block(cut, is_range=True)
+
+    def block_between_marks(self, form: ContainedRecords, byte: int, end: int | None) -> bytes:
+        """Return whole records of a range from where the file stands; none at its end.
+
+        A range has the lines that begin in it, to the end of the last one; a line is what lies between two marks, or
+        the header and the first mark.
+
+        Args:
+            form: The records' format.
+            byte: Where the file stands.
+            end: Where the next range begins; None for a whole file.
+        """
+        if end is None:
+            return self.block(lambda data: form.cut(data, None), is_range=True)
+        if end <= form.first_byte:
+            return b""
+        if byte >= end:
+            self._carry = self._filled(self._carry, len(form.mark))
+            if self._carry.startswith(form.mark):
+                return b""
+        return self.block(lambda data: form.cut(data, end - byte), is_range=True)
 
     def beginning(self, length: int) -> bytes:
         """Return the next bytes; fewer only at the end. The file has to be opened anew afterwards."""

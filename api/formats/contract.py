@@ -12,7 +12,7 @@ Source: Flink's ``BulkFormat``, ``DeserializationSchema`` and ``SerializationSch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,10 +24,12 @@ from headrace.state.values.serde import columns_as
 
 __all__ = [
     "BYTE_ORDER_MARK",
+    "ContainedRecords",
     "Lines",
     "RecordEncoder",
     "RecordFormat",
     "Rejected",
+    "by_halves",
     "columns_to_write",
     "cut_at_newline",
     "decode_all",
@@ -74,6 +76,42 @@ class RecordFormat(Protocol):
         ...
 
 
+class ContainedRecords(Protocol):
+    """How bytes are records in a file whose header says what they are, and in which marks say where reading may begin.
+
+    Attributes:
+        mark: The bytes of a mark, which stand before a record.
+        first_byte: Where the first record begins, behind the header; it needs no mark.
+    """
+
+    mark: bytes
+    first_byte: int
+
+    def cut(self, data: bytes, end: int | None) -> int:
+        """As `RecordFormat.cut`, but that it may be fewer of them.
+
+        Args:
+            data: As there.
+            end: Records from the first mark on that is there or behind are somebody else's; None for none.
+
+        Raises:
+            DamagedFileError: If it cannot be said.
+        """
+        ...
+
+    def line_end(self, data: bytes, start: int) -> int:
+        """Return where the first mark behind byte ``start`` is; 0 if ``data`` has none."""
+        ...
+
+    def pieces(self, block: bytes) -> Iterator[Batch | Rejected]:
+        """As `decode_all`, of records that `cut` has cut off.
+
+        Raises:
+            DamagedFileError: If a part of it is no record, good or bad.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """A record that cannot be decoded: where it begins in its block, its bytes and why."""
@@ -100,20 +138,37 @@ def decode_all(format_: RecordFormat, block: bytes) -> Iterator[Batch | Rejected
     for record in records:
         starts.append(starts[-1] + len(record))
 
-    def decode_between(first: int, last: int) -> Iterator[Batch | Rejected]:
-        """Records ``first`` to ``last - 1``, by halves."""
-        part = block[starts[first] : starts[last]]
+    for piece in by_halves(len(records), lambda first, last: format_.decode(block[starts[first] : starts[last]])):
+        if isinstance(piece, Batch):
+            yield piece
+        else:
+            index, cause = piece
+            yield Rejected(starts[index], format_.num_lines(block[: starts[index]]), records[index], cause)
+
+
+def by_halves(num_records: int, decode: Callable[[int, int], Batch]) -> Iterator[Batch | tuple[int, str]]:
+    """Decode records, by halves again and again where that fails, until the bad ones stand alone.
+
+    Args:
+        num_records: How many there are.
+        decode: Decodes those from one index up to another, or raises a ValueError.
+
+    Returns:
+        Good ones in batches, in order; index and cause of each bad one between them.
+    """
+
+    def between(first: int, last: int) -> Iterator[Batch | tuple[int, str]]:
         try:
-            yield format_.decode(part)
+            yield decode(first, last)
         except ValueError as error:
             if last - first == 1:
-                yield Rejected(starts[first], format_.num_lines(block[: starts[first]]), part, _first_line(error))
+                yield first, _first_line(error)
                 return
             middle = (first + last) // 2
-            yield from decode_between(first, middle)
-            yield from decode_between(middle, last)
+            yield from between(first, middle)
+            yield from between(middle, last)
 
-    yield from decode_between(0, len(records))
+    yield from between(0, num_records)
 
 
 def _first_line(error: Exception) -> str:
@@ -155,6 +210,10 @@ class RecordEncoder(Protocol):
         Raises:
             TypeMismatchError: If the format has no form for a record.
         """
+        ...
+
+    def finish(self) -> bytes:
+        """Return what has waited for more, and what ends the file."""
         ...
 
 

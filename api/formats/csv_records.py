@@ -193,6 +193,9 @@ class CsvEncoder:
             message = f"cannot write the records as csv: {error}"
             raise TypeMismatchError(message) from error
 
+    def finish(self) -> bytes:
+        return b""
+
     def _header(self, names: list[str]) -> bytes:
         line = io.StringIO()
         # What a reader could take for the end of a line, or for a byte order mark, is quoted.

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_EXPANDED_VARIABLE",
     "MAX_FACTOR",
     "check_expansion",
+    "expansion_limit",
     "max_expanded_bytes",
     "number_in",
 ]
@@ -66,13 +67,19 @@ def max_expanded_bytes() -> int:
     return _parsed(text) if text else _DEFAULT_EXPANDED_BYTES
 
 
+def expansion_limit(stored_bytes: int) -> int:
+    """Return how many bytes may come of what takes ``stored_bytes``."""
+    limit = min(max(_FREE_BYTES, MAX_FACTOR * stored_bytes), max_expanded_bytes())
+    return max(limit, stored_bytes)
+
+
 def check_expansion(num_bytes: int, stored_bytes: int) -> None:
     """See that what takes ``stored_bytes`` may become ``num_bytes``.
 
     Raises:
         ValueError: If not.
     """
-    limit = min(max(_FREE_BYTES, MAX_FACTOR * stored_bytes), max_expanded_bytes())
-    if num_bytes > max(limit, stored_bytes):
+    limit = expansion_limit(stored_bytes)
+    if num_bytes > limit:
         message = f"{stored_bytes:,} bytes would grow to {num_bytes:,}; {limit:,} are allowed"
         raise ValueError(message)

@@ -1,4 +1,4 @@
-"""The files that a file sink fills: Parquet, CSV and JSON lines, one *part* for each folder at a time."""
+"""The files that a file sink fills: Parquet, CSV, JSON lines, SequenceFiles; a *part* for each folder at a time."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ...formats.contract import RecordEncoder, columns_to_write
 from ...formats.csv_records import CsvEncoder
 from ...formats.json_lines import JsonEncoder
 from ...formats.parquet_files import ParquetEncoder
+from ...formats.sequence_files import SequenceEncoder, SequenceSettings
 from .waiting import FileCompaction
 
 __all__ = [
@@ -44,7 +45,7 @@ NewerOutput = Literal["error", "keep", "delete"]
 class FileSinkSettings:
     """What all writers of a file sink know; ``schema`` is of what is in files."""
 
-    format: Literal["parquet", "csv", "jsonl"]
+    format: Literal["parquet", "csv", "jsonl", "seq"]
     location: str
     max_part_bytes: int
     max_part_rows: int | None
@@ -56,6 +57,7 @@ class FileSinkSettings:
     on_newer_output: NewerOutput = "error"
     partition_by: tuple[str, ...] = ()
     compaction: FileCompaction | None = None
+    sequence: SequenceSettings = dataclasses.field(default_factory=SequenceSettings)
     is_private: bool = False
     """On a local disk: what is made is for its owner alone."""
 
@@ -84,7 +86,7 @@ class Part(Protocol):
         ...
 
 
-class _TextPart:
+class _EncodedPart:
     """A part whose encoder gives bytes."""
 
     def __init__(self, path: str, stream: Any, encoder: RecordEncoder) -> None:
@@ -95,13 +97,16 @@ class _TextPart:
         self._encoder = encoder
 
     def write(self, batch: Batch) -> bool:
-        text = self._encoder.encode(batch)
-        self._stream.write(text)
-        self.num_bytes += len(text)
+        self._append(self._encoder.encode(batch))
         self.num_rows += batch.num_rows
         return True
 
+    def _append(self, data: bytes) -> None:
+        self._stream.write(data)
+        self.num_bytes += len(data)
+
     def finish(self) -> int:
+        self._append(self._encoder.finish())
         self._stream.close()
         return self.num_bytes
 
@@ -144,9 +149,11 @@ def open_part(path: str, stream: Any, settings: FileSinkSettings) -> Part:
     if settings.format == "parquet":
         return _ParquetPart(path, stream, settings)
     if settings.format == "jsonl":
-        return _TextPart(path, stream, JsonEncoder())
+        return _EncodedPart(path, stream, JsonEncoder())
+    if settings.format == "seq":
+        return _EncodedPart(path, stream, SequenceEncoder(settings.sequence, settings.schema))
     encoder = CsvEncoder(settings.delimiter, has_header=settings.has_header, schema=settings.schema)
-    return _TextPart(path, stream, encoder)
+    return _EncodedPart(path, stream, encoder)
 
 
 class OpenParts:

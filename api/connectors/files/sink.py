@@ -1,4 +1,4 @@
-"""Files as a sink: Parquet, CSV and JSON lines, exactly once.
+"""Files as a sink: Parquet, CSV, JSON lines and SequenceFiles, exactly once.
 
 A writer fills *parts* in a staging directory, out of every reader's sight, and closes them at each barrier and whenever
 one is large enough. A closed part is a committable; its commit renames it to its public name. So what a reader of the
@@ -31,6 +31,7 @@ from ...arguments.places import lasting_place
 from ...formats.csv_lexing import require_delimiter
 from ...formats.folders import require_folder_columns
 from ...formats.schemas import schema_of
+from ...formats.sequence_files import SequenceCompression, SequenceSettings
 from .committer import FileCommitter
 from .parts import Compression, FileSinkSettings, NewerOutput
 from .waiting import FileCompaction
@@ -40,9 +41,9 @@ __all__ = ["FileSink"]
 
 
 class FileSink:
-    """Writes files into a directory. Made by `parquet`, `csv` or `json_lines`.
+    """Writes files into a directory. Made by `parquet`, `csv`, `json_lines` or `sequence_file`.
 
-    Common arguments of all three:
+    Common arguments of all:
         path: The directory: a local path or a URI; made if it is not there. A relative path is the
             client's.
         max_part_bytes: A part is closed when it has this many bytes (about), even between checkpoints.
@@ -213,6 +214,47 @@ class FileSink:
             FileSinkSettings(
                 "jsonl", _place(path), max_part_bytes, max_part_rows,
                 mode=mode, on_newer_output=on_newer_output, partition_by=folders, compaction=compaction,
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def sequence_file(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        compression: SequenceCompression = "none",
+        codec: str = "zlib",
+        max_part_bytes: int = 128 << 20,
+        max_part_rows: int | None = None,
+        mode: WriteMode = "error",
+        on_newer_output: NewerOutput = "error",
+        compaction: FileCompaction | None = None,
+    ) -> FileSink:
+        """Write SequenceFiles of Hadoop, version 6. Records have two fields, the first of which is the key.
+
+        Args:
+            path: See the class.
+            key: The class of the keys, such as ``Text`` (`FileSource.sequence_file` has the list); None for that of
+                their type: texts are ``Text``, bytes ``BytesWritable``, ints ``LongWritable``, floats
+                ``DoubleWritable``. Null has a form in ``NullWritable`` only.
+            value: The class of the values, likewise.
+            compression: ``none``, ``record`` (each value by itself) or ``block`` (records together, about 1 MB).
+            codec: ``zlib``, ``gzip``, ``bzip2``, ``snappy``, ``lz4`` or ``zstd``.
+            max_part_bytes: See the class.
+            max_part_rows: See the class.
+            mode: See the class.
+            on_newer_output: See the class.
+            compaction: See the class.
+
+        Raises:
+            ConfigurationError: If there is no such class, compression or codec.
+        """
+        return cls(
+            FileSinkSettings(
+                "seq", _place(path), max_part_bytes, max_part_rows, mode=mode, on_newer_output=on_newer_output,
+                compaction=compaction, sequence=SequenceSettings(key, value, compression, codec),
             )
         )  # fmt: skip
 

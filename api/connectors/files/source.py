@@ -1,4 +1,4 @@
-"""Files as a source: Parquet, CSV, JSON lines and text, wherever `headrace.state.files` reaches; with the sink.
+"""Files as a source, in several formats, wherever `headrace.state.files` reaches; with the sink.
 
 Discovery lists files and cuts them into splits: Parquet by row groups, text by whole file or, where records end with
 the line, by byte ranges. A file is cut once: the engine knows it by its path, and a split carries its range, so other
@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -49,16 +49,17 @@ from ...formats.folders import of_folders
 from ...formats.parquet_files import open_parquet
 from ...formats.schemas import schema_of
 from ...formats.text import encoding_named, is_cut_by_newlines
+from .container_splits import ContainerSplit
 from .locations import find_files
 from .settings import ErrorPolicy, FileSettings
 from .sink import FileSink
-from .splits import OpenSplit, ParquetSplit, TextSplit, parquet_columns
+from .splits import OpenSplit, ParquetSplit, TextSplit, columns_in_files
 
 __all__ = ["FileSink", "FileSource"]
 
 
 class FileSource:
-    """Reads files. Made by `parquet`, `csv`, `json_lines` or `text`.
+    """Reads files. Made by `parquet`, `csv`, `json_lines`, `text` or `sequence_file`.
 
     Common arguments of all:
         path: A file, a directory, a glob (``*``, ``?``, ``[..]``, ``**`` for any depth), or several of them; a local
@@ -232,13 +233,47 @@ class FileSource:
             )
         )  # fmt: skip
 
+    @classmethod
+    def sequence_file(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        on_error: ErrorPolicy = "fail",
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 64 << 20,
+    ) -> FileSource:
+        """Read SequenceFiles of Hadoop; the records are tuples of key and value. Large files are read in parallel.
+
+        Version 6, with keys and values of the classes ``Text``, ``BytesWritable``, ``IntWritable``, ``LongWritable``,
+        ``FloatWritable``, ``DoubleWritable``, ``ShortWritable``, ``ByteWritable``, ``BooleanWritable``,
+        ``NullWritable``, ``VIntWritable`` and ``VLongWritable``; not compressed, or by zlib, gzip, bzip2, Snappy, LZ4
+        or Zstandard, record by record or in blocks. Anything else is an error that names it.
+
+        Args:
+            path: See the class.
+            on_error: What to do with a record whose bytes mean nothing in its class, as for `csv`.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        return cls(
+            FileSettings(
+                "sequence", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
+                on_error=_policy(on_error), is_splittable=True,
+            )
+        )  # fmt: skip
+
     def produced_columns(self) -> pa.Schema | None:
-        """The columns of the records as far as they are declared, or the first Parquet file says them.
+        """The columns of the records as far as they are declared, or the first file says them.
 
         None if nothing is known, or the file cannot be read from here: then the run says what is wrong.
         """
         settings = self._settings
-        own = parquet_columns(settings) if settings.format == "parquet" else settings.schema
+        own = columns_in_files(settings) if settings.format in _TYPED else settings.schema
         if own is None or settings.folders is None:
             return own
         return pa.schema([*(field for field in own if field.name not in settings.folders.names), *settings.folders])
@@ -250,6 +285,16 @@ class FileSource:
     def create_reader(self) -> SourceReader:
         """Make what reads them."""
         return _FileReader(self._settings)
+
+
+_SPLITS: dict[str, Callable[[Split, FileSettings, ReaderContext], OpenSplit]] = {
+    "parquet": ParquetSplit,
+    "sequence": ContainerSplit,
+}
+"""By format; all others are text."""
+
+_TYPED = frozenset(_SPLITS)
+"""Formats whose files say what their columns are, and what in them is compressed."""
 
 
 def _locations(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -336,7 +381,8 @@ class _FileEnumerator:
                 Split(f"{path}#{first}-{last}", {**payload, "row_groups": [first, last]}, origin=path)
                 for first, last in _cut_row_groups(fs, path, settings.split_bytes)
             ]
-        if not settings.is_splittable or compression_of(path) is not None or size <= settings.split_bytes:
+        is_compressed = settings.format not in _TYPED and compression_of(path) is not None
+        if not settings.is_splittable or is_compressed or size <= settings.split_bytes:
             return [Split(path, {**payload, "range": None}, origin=path)]
         bounds = [*range(0, size, settings.split_bytes), size]
         return [
@@ -388,7 +434,7 @@ class _FileReader:
             return ALL_SPLITS_FINISHED
         split = self._splits[0]
         if self._current is None:
-            kind = ParquetSplit if self._settings.format == "parquet" else TextSplit
+            kind = _SPLITS.get(self._settings.format, TextSplit)
             if self._settings.folders is not None:
                 self._in_folders = of_folders(split.payload["path"], self._settings.folders)
             self._current = kind(split, self._settings, self._context)

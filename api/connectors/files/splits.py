@@ -11,6 +11,7 @@ parser does not know, a TypeMismatchError with the same, as no retry would help.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -18,12 +19,14 @@ import pyarrow.parquet as pq
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import ReaderContext, Split
-from headrace.engine.errors import MalformedRecordError, SourceError, TypeMismatchError
+from headrace.engine.errors import ConfigurationError, MalformedRecordError, SourceError, TypeMismatchError
+from headrace.state.files.filesystem import FileSystem
 
 from ...formats.blocks import READ_ERRORS, RecordFile, csv_records_of
 from ...formats.contract import RecordFormat, Rejected, decode_all
 from ...formats.json_lines import JsonColumns, JsonRows
 from ...formats.parquet_files import has_column, open_parquet, row_group_batches, without_extensions
+from ...formats.sequence_files import sequence_records_of
 from ...formats.text import TextLines
 from .identity import head_of, manner_of, require_same_file, require_same_manner, source_of
 from .locations import find_files
@@ -33,7 +36,7 @@ __all__ = [
     "OpenSplit",
     "ParquetSplit",
     "TextSplit",
-    "parquet_columns",
+    "columns_in_files",
 ]
 
 
@@ -135,8 +138,8 @@ def _opened(file: Any, settings: FileSettings) -> pq.ParquetFile:
     return open_parquet(file, settings.int96_unit)
 
 
-def parquet_columns(settings: FileSettings) -> pa.Schema | None:
-    """The columns that Parquet files on this machine give, by the first of them; None if it cannot be read from here.
+def columns_in_files(settings: FileSettings) -> pa.Schema | None:
+    """The columns that files on this machine give, by the first of them; None if it cannot be read from here.
 
     Files elsewhere are not asked: a program is built without waiting for a network.
     """
@@ -146,13 +149,20 @@ def parquet_columns(settings: FileSettings) -> pa.Schema | None:
         try:
             fs, files = find_files(location, recursive=settings.recursive)
             if files:
-                with fs.open_input(files[0][0]) as file, _opened(file, settings) as parquet:
-                    columns = None if settings.columns is None else list(settings.columns)
-                    schema: pa.Schema = parquet.read_row_groups([], columns=columns).schema
-                    return without_extensions(schema).remove_metadata()
-        except (SourceError, *READ_ERRORS):
+                return _columns_in(fs, files[0][0], settings)
+        except (SourceError, ConfigurationError, *READ_ERRORS):
             return None  # the reader names the file and what is wrong with it
     return None
+
+
+def _columns_in(fs: FileSystem, path: str, settings: FileSettings) -> pa.Schema:
+    if settings.format == "sequence":
+        with closing(RecordFile(fs, path, is_compressed=False)) as records:
+            return sequence_records_of(records).schema
+    with fs.open_input(path) as file, _opened(file, settings) as parquet:
+        columns = None if settings.columns is None else list(settings.columns)
+        schema: pa.Schema = parquet.read_row_groups([], columns=columns).schema
+        return without_extensions(schema).remove_metadata()
 
 
 class TextSplit:
@@ -170,6 +180,8 @@ class TextSplit:
         self._context = context
         self._path: str = split.payload["path"]
         start, end = split.payload["range"] or (0, None)
+        # How the records are decoded.
+        self._format: RecordFormat
         # Where the next split begins; None for a whole file.
         self._end: int | None = end
         self._byte: int = start
@@ -184,7 +196,7 @@ class TextSplit:
             require_same_file(split, fs)
             self._head = head_of(split, fs)
             self._manner = manner_of(settings)
-            self._file = RecordFile(fs, self._path)
+            self._file = self._make_file(fs)
             if split.position is not None:
                 require_same_manner(split, split.position, self._manner, self._head)
             self._format, first_byte, first_line = self._make_format()
@@ -193,9 +205,11 @@ class TextSplit:
                 self._records = split.position["records"]
             elif start == 0:
                 self._byte, self._line = first_byte, first_line
+            elif start <= first_byte:
+                # The header is longer than the ranges before.
+                self._byte = first_byte
             else:
-                # The header may be longer than a line, and than a range.
-                self._byte = max(self._file.first_line_from(start, self._format.line_end), first_byte)
+                self._byte = self._file.first_line_from(start, self._format.line_end)
             self._file.open_at(self._byte)
 
     def read(self, max_records: int) -> Batch | None:
@@ -230,7 +244,7 @@ class TextSplit:
         """Good records of the block to read on in; None at the end. Blocks whose records were all given are passed."""
         while True:
             with self._reading:
-                block = self._read_block(self._byte)
+                block = self._next_block()
             if not block:
                 if self._records:
                     message = "a file has fewer records than were read from it before the restart: it was changed"
@@ -249,7 +263,7 @@ class TextSplit:
         good: list[Batch] = []
         bad: list[Rejected] = []
         try:
-            for piece in decode_all(self._format, block):
+            for piece in self._pieces(block):
                 if isinstance(piece, Batch):
                     good.append(piece)
                 else:
@@ -287,7 +301,17 @@ class TextSplit:
         return f"line {self._line + bad.line_offset}"
 
     # ----------------------------------------------------------------------------------------------------------- format
-    def _make_format(self) -> tuple[RecordFormat, int, int]:
+    def _make_file(self, fs: FileSystem) -> RecordFile:
+        return RecordFile(fs, self._path)
+
+    def _pieces(self, block: bytes) -> Iterator[Batch | Rejected]:
+        return decode_all(self._format, block)
+
+    def _next_block(self) -> bytes:
+        """The block that begins at the current byte, where the file stands; empty at the split's end."""
+        return self._file.block_of_range(self._format, self._byte, self._end)
+
+    def _make_format(self) -> tuple[RecordFormat, int, int | None]:
         """The format, and byte and line of the file's first record. Looks at the file's beginning where it must."""
         settings = self._settings
         if settings.format == "csv":
@@ -305,17 +329,3 @@ class TextSplit:
             assert settings.schema is not None
             return TextLines(settings.schema, settings.encoding), first_byte, 1
         return (JsonRows() if settings.schema is None else JsonColumns(settings.schema)), first_byte, 1
-
-    # ------------------------------------------------------------------------------------------------------------ bytes
-    def _read_block(self, byte: int) -> bytes:
-        """The block that begins at ``byte``, where the file stands; empty at the split's end."""
-        if self._end is None:
-            return self._file.block(self._format.cut)
-        if byte >= self._end:
-            return b""
-        last_byte = self._end - 1 - byte  # the line that holds it is the split's last one
-
-        def cut(data: bytes) -> int:
-            return self._format.line_end(data, last_byte) if len(data) > last_byte else self._format.cut(data)
-
-        return self._file.block(cut, is_range=True)

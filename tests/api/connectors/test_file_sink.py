@@ -136,15 +136,25 @@ def run_with_crashes(store, sink_job, crash_error, crash_at, num_rounds=4, paral
     return met
 
 
-@pytest.mark.parametrize("folders", [(), ("f",)])
+@pytest.mark.parametrize("options", [{}, {"partition_by": ("f",)}])
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", campaign("csv")])  # the first one is in every run
 @pytest.mark.sampled(9)
-def test_a_crash_anywhere_neither_loses_nor_doubles(reading, sink_job, crash_error, kind, folders):
-    store = Store(reading, kind, max_part_rows=2, partition_by=folders)
+def test_a_crash_anywhere_neither_loses_nor_doubles(reading, sink_job, crash_error, kind, options):
+    crash_anywhere(reading, sink_job, crash_error, kind, options)
+
+
+@pytest.mark.parametrize("options", [{"compression": "block"}, campaign({})])
+@pytest.mark.sampled(9)
+def test_a_crash_anywhere_neither_loses_nor_doubles_pairs(reading, sink_job, crash_error, options):
+    crash_anywhere(reading, sink_job, crash_error, "seq", options)
+
+
+def crash_anywhere(reading, sink_job, crash_error, kind, options):
+    store = Store(reading, kind, max_part_rows=2, **options)
     num_points = run_with_crashes(store, sink_job, crash_error, ())
     assert num_points > 60
     for crash in range(1, num_points + 1):
-        store = Store(reading, kind, max_part_rows=2, partition_by=folders)
+        store = Store(reading, kind, max_part_rows=2, **options)
         run_with_crashes(store, sink_job, crash_error, (crash,))
         assert sorted(store.visible()) == list(range(12)), f"crash at {crash}"
         assert store.staged == [], f"crash at {crash}"
