@@ -1,4 +1,5 @@
-"""Tables of Cassandra: a sink of rows by primary key, and a source of all rows, token by token.
+"""Tables of Cassandra: a sink of rows by primary key, a source of all rows, token by token, and rows by
+partition for lookup joins.
 
 ``pip install 'headrace[cassandra]'`` brings the driver, which nothing here imports before it is needed.
 
@@ -8,7 +9,8 @@ May import: `headrace.connectors.messages`, `headrace.connectors.upserts`, `head
 
 from ..upserts import OrderKey, UpsertOptions
 from .client import CassandraClient
+from .lookup import CassandraLookup
 from .sink import CassandraSink
 from .source import CassandraSource
 
-__all__ = ["CassandraClient", "CassandraSink", "CassandraSource", "OrderKey", "UpsertOptions"]
+__all__ = ["CassandraClient", "CassandraLookup", "CassandraSink", "CassandraSource", "OrderKey", "UpsertOptions"]

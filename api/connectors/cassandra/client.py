@@ -13,6 +13,7 @@ from headrace.state.credentials import masked
 from headrace.state.extras import needs
 
 from .cql_types import TableShape, shape_of
+from .cql_values import exact
 
 __all__ = ["AnswerError", "CassandraClient", "Connection", "split_name"]
 
@@ -202,10 +203,10 @@ class Connection:
             raise _answer_of(error) from error
         return list(pages.current_rows)
 
-    def ask_all(self, statements: Iterable[Any]) -> list[AnswerError | None]:
-        """Return for each statement, all of which are sent at once, its error; None if it has been answered."""
+    def ask_all(self, statements: Iterable[Any]) -> list[list[tuple[Any, ...]] | AnswerError]:
+        """Return for each statement, all of which are sent at once, its rows, or its error."""
         futures = [self._begin(statement) for statement in statements]
-        return [one if isinstance(one, AnswerError) else _error_of(one) for one in futures]
+        return [one if isinstance(one, AnswerError) else _rows_of(one) for one in futures]
 
     def _begin(self, statement: Any) -> Any:
         try:
@@ -253,23 +254,30 @@ class Connection:
 
     def binary(self, kind: Any, value: Any) -> bytes:
         """Return a value of one of the driver's types as Cassandra has it."""
-        return bytes(kind.to_binary(value, self._cluster.protocol_version))
+        return bytes(kind.to_binary(exact(value), self._cluster.protocol_version))
 
-    def value(self, kind: Any, binary: bytes) -> Any:
-        """Return the value that `binary` has made something of."""
-        return kind.from_binary(binary, self._cluster.protocol_version)
+    def bound_binary(self, text: str, values: Sequence[bytes]) -> Any:
+        """Return a statement with values that are as Cassandra has them.
+
+        Raises:
+            AnswerError: If it cannot be prepared.
+        """
+        from cassandra.query import BoundStatement
+
+        bound = BoundStatement(self.prepared(text))
+        bound.values = list(values)
+        return bound
 
     def close(self) -> None:
         """Let go of the connection."""
         self._cluster.shutdown()
 
 
-def _error_of(future: Any) -> AnswerError | None:
+def _rows_of(future: Any) -> list[tuple[Any, ...]] | AnswerError:
     try:
-        future.result()
+        return list(future.result())
     except Exception as error:  # of many kinds, which have no base
         return _answer_of(error)
-    return None
 
 
 def _answer_of(error: BaseException) -> AnswerError:

@@ -8,7 +8,7 @@ of UTC: Cassandra keeps moments, in milliseconds.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -20,7 +20,7 @@ from headrace.engine.errors import TypeMismatchError
 
 from .cql_types import CqlType
 
-__all__ = ["Convert", "column_of", "reader_of", "writer_of"]
+__all__ = ["Convert", "column_of", "exact", "reader_of", "writer_of"]
 
 Convert = Callable[[Any], Any]
 
@@ -28,6 +28,7 @@ _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "varint": 1 << 2
 _TEXTS = frozenset({"text", "varchar", "ascii"})
 _IDS = frozenset({"uuid", "timeuuid"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_NAIVE_EPOCH = _EPOCH.replace(tzinfo=None)
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -144,7 +145,7 @@ def reader_of(name: str, kind: pa.DataType, column: CqlType) -> Convert | None:
         (of in _IDS and _is_id(kind), lambda value: value.bytes),
         (of == "date" and kinds.is_date32(kind), lambda value: value.days_from_epoch),
         (of == "time" and kinds.is_time(kind), _time_in(kind)),
-        (of == "timestamp" and kinds.is_timestamp(kind) and kind.unit != "s", None),
+        (of == "timestamp" and kinds.is_timestamp(kind) and kind.unit != "s", _moment_in(kind)),
     ):
         if fits:
             return convert
@@ -182,6 +183,27 @@ def _time_in(kind: pa.DataType) -> Convert:
 
     factor = _NANOSECONDS[kind.unit] if kinds.is_time(kind) else 1
     return number_of
+
+
+def _moment_in(kind: pa.DataType) -> Convert:
+    """What makes a number of a moment, in the unit of a type."""
+    factor = _NANOSECONDS["ms"] // _NANOSECONDS[kind.unit] if kinds.is_timestamp(kind) and kind.unit != "s" else 1
+    return lambda value: exact(value) * factor
+
+
+def exact(value: Any) -> Any:
+    """Return a value of the driver with moments as the milliseconds that they are, also inside of others.
+
+    The driver calculates them as floats, whose last digits are wrong.
+    """
+    if isinstance(value, datetime):
+        microseconds = (value - _NAIVE_EPOCH) // timedelta(microseconds=1)
+        return (microseconds + 500) // 1_000
+    if isinstance(value, Mapping):
+        return {exact(key): exact(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) or type(value).__name__ == "SortedSet":
+        return [exact(one) for one in value]
+    return value
 
 
 def column_of(values: Sequence[Any], field: pa.Field, convert: Convert | None) -> pa.Array:

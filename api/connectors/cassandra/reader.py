@@ -249,36 +249,31 @@ class _Table:
     def page_of(self, split_id: str, rows: Sequence[tuple[Any, ...]]) -> _Page:
         """Rows, with their positions."""
         width = 1 + len(self._shape.key)
-        positions = [(row[0], self._binary(row[1:width])) for row in rows]
+        positions = [(row[0], tuple(part.hex() for part in self._binary_parts(row[1:width]))) for row in rows]
         return _Page(split_id, [row[width:] for row in rows], positions, self._converters, is_last=False)
 
-    def _binary(self, key: Sequence[Any]) -> tuple[str, ...]:
-        """A key; a partition that has static columns alone is a row without clustering columns."""
-        return tuple(
-            self._connection.binary(kind, value).hex()
-            for kind, value in zip(self._key_types, key, strict=True)
-            if value is not None
-        )
+    def _binary_parts(self, key: Sequence[Any]) -> list[bytes]:
+        """A key or the first parts of it; a partition that has static columns alone has no clustering columns."""
+        pairs = zip(self._key_types, key, strict=False)
+        return [self._connection.binary(kind, value) for kind, value in pairs if value is not None]
 
     def rows_behind(self, position: Position | None, start: int, end: int) -> Iterator[list[tuple[Any, ...]]]:
         """The rows behind a position, some at a time."""
         if position is not None:
             start, found = position
-            key = [
-                self._connection.value(kind, bytes.fromhex(text))
-                for kind, text in zip(self._key_types, found, strict=False)
-            ]
+            key = [bytes.fromhex(text) for text in found]
             if len(key) == len(self._shape.key):
                 for statement in self._statements.rest_of_partition:
                     yield from self._rows(statement, key)
                     key.pop()
             yield from self._rows_of_same_token(start, key[: len(self._shape.partition_key)])
         if start < end:
-            yield from self._rows(self._statements.range, [start, end])
+            yield from self._rows(self._statements.range, [_token(start), _token(end)])
 
-    def _rows_of_same_token(self, token: int, partition: Sequence[Any]) -> Iterator[list[tuple[Any, ...]]]:
+    def _rows_of_same_token(self, token: int, partition: Sequence[bytes]) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of partitions that have a token by chance that another one has, and come behind it."""
-        others = [list(row) for rows in self._rows(self._statements.partitions, [token]) for row in rows]
+        pages = self._rows(self._statements.partitions, [_token(token)])
+        others = [self._binary_parts(row) for rows in pages for row in rows]
         if list(partition) in others:
             others = others[others.index(list(partition)) + 1 :]
         elif others:
@@ -287,8 +282,8 @@ class _Table:
         for other in others:
             yield from self._rows(self._statements.partition, other)
 
-    def _rows(self, statement: str, values: Sequence[Any]) -> Iterator[list[tuple[Any, ...]]]:
-        bound = self._connection.prepared(statement).bind(tuple(values))
+    def _rows(self, statement: str, values: Sequence[bytes]) -> Iterator[list[tuple[Any, ...]]]:
+        bound = self._connection.bound_binary(statement, values)
         bound.fetch_size = self._scan.page_size
         pages = self._connection.ask(bound)
         rows: list[tuple[Any, ...]] | None = list(pages.current_rows)
@@ -362,6 +357,10 @@ def _reading_of(split: Split) -> _Reading:
         message = "the checkpoint's position is not one of a table of Cassandra"
         raise CheckpointMismatchError(message, split=split.split_id)
     return _Reading(split.split_id, payload["start"], payload["end"], at)
+
+
+def _token(number: int) -> bytes:
+    return number.to_bytes(8, "big", signed=True)
 
 
 def _is_hexadecimal(text: str) -> bool:

@@ -266,9 +266,9 @@ class _Writer(UpsertSinkWriter):
                 sent.append((entry, self._bound(connection, entry, number)))
             except (ValueError, TypeError, AttributeError, ArithmeticError, struct.error) as error:
                 yield Refused(entry, str(error) or repr(error))
-        for (entry, _), failure in zip(sent, connection.ask_all(statement for _, statement in sent), strict=True):
-            if failure is not None:
-                yield Refused(entry, str(failure), failure.is_away)
+        for (entry, _), answer in zip(sent, connection.ask_all(statement for _, statement in sent), strict=True):
+            if isinstance(answer, AnswerError):
+                yield Refused(entry, str(answer), answer.is_away)
 
     def _bound(self, connection: Connection, entry: Entry, number: int | None) -> Any:
         key, own, values = entry

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
     from ...stream.environment import StreamExecutionEnvironment
 
-__all__ = ["Options", "TableConnector"]
+__all__ = ["Options", "TableConnector", "lookup_cache_of"]
 
 
 class TableConnector(ABC):
@@ -222,3 +222,18 @@ class Options:
     def duration(text: str) -> int:
         """Parse a duration to milliseconds."""
         return parse_duration_ms(text)
+
+
+def lookup_cache_of(options: Options) -> LookupCache | None:
+    """Take the options of a cache; None if there is to be none.
+
+    Raises:
+        ConfigurationError: If one means nothing.
+    """
+    is_cached = options.choice("lookup.cache", ("NONE", "PARTIAL"), "NONE") == "PARTIAL"
+    max_rows = options.take("lookup.partial-cache.max-rows", int)
+    expires_ms = options.take("lookup.partial-cache.expire-after-write", Options.duration)
+    keeps_missing = options.take("lookup.partial-cache.cache-missing-key", Options.boolean, True)
+    if not is_cached:
+        return None
+    return LookupCache(max_rows, expires_ms, keeps_missing)

@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.joins.lookup import LookupCache
 from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.sql.dialects import SQLITE, connector_of
 from ...connectors.sql.reading import ReadSettings, SqlLookup, TableRows
 from ...connectors.sql.sink import SqlExecutionOptions, SqlSink
 from ...connectors.sql.source import SqlSource
-from .contract import Options, TableConnector
+from .contract import Options, TableConnector, lookup_cache_of
 from .deletions import DELETED, with_deletions
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class JdbcTable(TableConnector):
         self._table = options.need("table-name")
         self._path = tuple(self._table.split("."))
         self._schema = schema
-        self.lookup_cache = _lookup_cache_of(options)
+        self.lookup_cache = lookup_cache_of(options)
         self._lookup_retries = options.take("lookup.max-retries", int, 3)
         self._sink_id = options.take("sink.id")
         self._writing = SqlExecutionOptions(
@@ -141,18 +140,3 @@ def _with_credentials(url: str, user: str | None, password: str | None) -> str:
         raise ConfigurationError(message)
     secret = "" if password is None else f":{quote(password, safe='')}"
     return f"{scheme}://{quote(user, safe='')}{secret}@{rest}"
-
-
-def _lookup_cache_of(options: Options) -> LookupCache | None:
-    """Take the options of a cache; None if there is to be none.
-
-    Raises:
-        ConfigurationError: If one means nothing.
-    """
-    is_cached = options.choice("lookup.cache", ("NONE", "PARTIAL"), "NONE") == "PARTIAL"
-    max_rows = options.take("lookup.partial-cache.max-rows", int)
-    expires_ms = options.take("lookup.partial-cache.expire-after-write", Options.duration)
-    keeps_missing = options.take("lookup.partial-cache.cache-missing-key", Options.boolean, True)
-    if not is_cached:
-        return None
-    return LookupCache(max_rows, expires_ms, keeps_missing)

@@ -22,6 +22,7 @@ from ..connectors.lake import DeltaLakeTable, IcebergTable
 from ..connectors.postgres_cdc import PostgresCdcTable
 from ..connectors.rabbitmq import RabbitmqTable
 from ..connectors.redis import RedisTable
+from .cassandra import CassandraTable
 from .mqtt import MqttTable
 from .opensearch import SEARCH_TABLES
 from .pulsar import PulsarTable
@@ -30,6 +31,7 @@ __all__ = ["connector_of"]
 
 _CONNECTORS: tuple[Any, ...] = (
     BlackholeTable,
+    CassandraTable,
     CollectTable,
     DatagenTable,
     DeltaLakeTable,

@@ -1,0 +1,116 @@
+"""Tables of Cassandra: ``'connector' = 'cassandra'``.
+
+Flink's SQL has no such connector; options are named as those of its others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.engine.connectors.table_lookup import TableLookup
+from headrace.engine.errors import ConfigurationError
+from headrace.engine.operators.event_time import WatermarkStrategy
+
+from ...connectors.cassandra import CassandraClient, CassandraLookup, CassandraSink, CassandraSource, UpsertOptions
+from ..connectors.contract import Options, TableConnector, lookup_cache_of
+from ..connectors.deletions import DELETED, with_deletions
+from .upsert_options import order_of, refused_of
+
+if TYPE_CHECKING:
+    from ...stream.data_stream import DataStream
+    from ...stream.environment import StreamExecutionEnvironment
+
+__all__ = ["CassandraTable"]
+
+
+class CassandraTable(TableConnector):
+    """A table of Cassandra, which must be there; changes are applied by its PRIMARY KEY.
+
+    Options: ``hosts`` (several with semicolons between), ``keyspace``, ``table-name``, ``username``, ``password``,
+    ``local-datacenter``, ``consistency``, ``connection.request-timeout``; written ``sink.order-column``,
+    ``sink.order-column.ties-below``, ``sink.numbers-table``, ``sink.buffer-flush.max-rows``,
+    ``sink.buffer-flush.interval``, ``sink.patience``, ``failure-handler`` (fail, ignore); read ``scan.splits``,
+    ``scan.fetch-size``; looked up ``lookup.cache`` and those of its cache, ``lookup.max-retries``.
+    """
+
+    name = "cassandra"
+    can_look_up = True
+
+    def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
+        if partitioned_by:
+            message = "PARTITIONED BY is not supported for tables of Cassandra: their partitions are Cassandra's"
+            raise ConfigurationError(message)
+        self._client = CassandraClient(
+            [host.strip() for host in options.need("hosts").split(";")],
+            options.take("username"),
+            options.take("password"),
+            options.take("local-datacenter"),
+            options.take("consistency", str.upper, "LOCAL_QUORUM"),
+        )
+        self._table = f"{options.need('keyspace')}.{options.need('table-name')}"
+        self._order = order_of(options, schema)
+        self._numbers_table = options.take("sink.numbers-table", str, "headrace_numbers")
+        self._writing = UpsertOptions(
+            batch_size=options.take("sink.buffer-flush.max-rows", int, 1_000),
+            batch_interval=options.take("sink.buffer-flush.interval", Options.duration, 1_000),
+            request_timeout=options.take("connection.request-timeout", Options.duration, 30_000),
+            patience=options.take("sink.patience", Options.duration, 60_000),
+            on_error=refused_of(options, "failure-handler"),
+        )
+        self._splits = options.take("scan.splits", int, 16)
+        self._page_size = options.take("scan.fetch-size", int, 1_000)
+        self.lookup_cache = lookup_cache_of(options)
+        self._lookup_retries = options.take("lookup.max-retries", int, 3)
+        if self._lookup_retries < 0:
+            message = f"lookup.max-retries must be at least 0; got {self._lookup_retries}"
+            raise ConfigurationError(message)
+
+    def keyed_by(self, primary_key: tuple[str, ...]) -> None:
+        """Take the PRIMARY KEY."""
+        super().keyed_by(primary_key)
+        self.takes_changes = self.applies_by_key = bool(primary_key)
+        if not primary_key and self._order is not None:
+            message = "'sink.order-column' is for tables with a PRIMARY KEY"
+            raise ConfigurationError(message)
+
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
+        """Read the table once."""
+        source = CassandraSource(
+            self._client,
+            self._table,
+            schema=schema,
+            splits=self._splits,
+            page_size=self._page_size,
+            patience=self._writing.patience,
+        )
+        return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), f"cassandra {self._table}")
+
+    def lookup(self, keys: Sequence[str], schema: pa.Schema) -> TableLookup:
+        """Ask for rows by partition key, and as many clustering columns as are given from the first one on."""
+        return CassandraLookup(self._client, self._table, schema, keys, self._lookup_retries)
+
+    def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
+        """Write each change by its key.
+
+        Raises:
+            ConfigurationError: If the table has no PRIMARY KEY.
+        """
+        if not self.primary_key:
+            message = f"table {table} needs a PRIMARY KEY to be written: that of the table of Cassandra"
+            raise ConfigurationError(message)
+        sink = CassandraSink(
+            self._client,
+            self._table,
+            schema=schema,
+            key=self.primary_key,
+            order=self._order,
+            delete_column=DELETED,
+            numbers_table=self._numbers_table,
+            options=self._writing,
+        )
+        with_deletions(stream, self.primary_key, schema).sink_to(sink).name(table)
