@@ -5,11 +5,12 @@ sign of readiness, stops it by its process id, and skips the tests with the reas
 the lane if it takes a fixture of that module, or has the mark ``lane("NAME")``; it may be in several.
 
 README's command runs the tests that need no other server than those of `IN_EVERY_RUN`, and ``pytest --lane NAME`` those
-of one lane. ``.ci/run`` has three lanes in turn, and those that were changed since some commits:
+of one lane. ``.ci/run`` has three lanes in turn, and those that were changed since some commits, as far as it has time
+for them; which ones it leaves out changes from turn to turn, and it names them:
 
     python tests/lanes.py                            # all of them; --campaign: with what takes longer
     python tests/lanes.py zookeeper kafka            # these
-    python tests/lanes.py --turn 3 --since HEAD~20   # as .ci/run; --list says only which
+    python tests/lanes.py --turn 3 --since HEAD~20 --within 240   # as .ci/run; --list says only which
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
+import math
 import re
 import subprocess
 import sys
@@ -115,20 +117,21 @@ def git(*command: str) -> str | None:
 
 
 def chosen(number: int, since: str | None) -> list[str]:
-    """Lanes in turn, by the number of commits, and those that have changed; of those that are not in every run."""
+    """Lanes in turn, by the number of commits, then those that have changed; of those that are not in every run."""
     others = [lane for lane in all_lanes() if lane not in IN_EVERY_RUN]
     turn = int(git("rev-list", "--count", "HEAD") or 0)
-    lanes = set(in_turn(others, number, turn))
-    print(f"turn {turn}: {', '.join(sorted(lanes))}")
+    lanes = in_turn(others, number, turn)
+    print(f"turn {turn}: {', '.join(lanes)}")
     if since is not None:
         paths = git("diff", "--name-only", since, "HEAD")
         if paths is None:
             print(f"changed since {since}: unknown, there is no such commit here")
         else:
-            changed = changed_lanes(paths.splitlines()) - IN_EVERY_RUN
-            print(f"changed since {since}: {', '.join(sorted(changed)) or 'none'}")
-            lanes |= changed
-    return sorted(lanes)
+            changed = sorted(changed_lanes(paths.splitlines()) - IN_EVERY_RUN)
+            print(f"changed since {since}: {', '.join(changed) or 'none'}")
+            first = turn % max(len(changed), 1)
+            lanes += [lane for lane in changed[first:] + changed[:first] if lane not in lanes]
+    return lanes
 
 
 def run_lane(lane: str, with_campaigns: bool) -> bool:
@@ -166,6 +169,7 @@ def main() -> int:
     parser.add_argument("lanes", nargs="*", metavar="LANE", help=f"{', '.join(all_lanes())}; all unless said")
     parser.add_argument("--turn", type=int, metavar="N", help="N lanes in turn, by the number of commits")
     parser.add_argument("--since", metavar="COMMIT", help="with --turn: also lanes that have changed since then")
+    parser.add_argument("--within", type=float, metavar="SECONDS", default=math.inf, help="begin no lane after so many")
     parser.add_argument("--campaign", action="store_true", help="with their campaigns")
     parser.add_argument("--list", action="store_true", help="only print which")
     arguments = parser.parse_args()
@@ -178,10 +182,22 @@ def main() -> int:
     if arguments.list:
         print("\n".join(lanes))
         return 0
-    failed = [lane for lane in lanes if not run_lane(lane, arguments.campaign)]
+    return run_lanes(lanes, arguments.campaign, arguments.within)
+
+
+def run_lanes(lanes: list[str], with_campaigns: bool, within_s: float) -> bool:
+    """Run lanes until so many seconds are over, and name those that are left out; whether one failed."""
+    began, failed, left_out = time.monotonic(), [], []
+    for lane in lanes:
+        if time.monotonic() - began > within_s:
+            left_out.append(lane)
+        elif not run_lane(lane, with_campaigns):
+            failed.append(lane)
+    if left_out:
+        print(f"left out, as {within_s:.0f} s are over: {', '.join(left_out)}")
     if failed:
         print(f"FAILED: {', '.join(failed)}")
-    return len(failed) > 0
+    return bool(failed)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+
+import lanes
 import pytest
 from lanes import IN_EVERY_RUN, all_lanes, changed_lanes, in_turn, is_in_this_run, known, lanes_of, modules_of
 from zookeeper_server import zookeeper  # noqa: F401 - a fixture
@@ -10,9 +14,9 @@ pytestmark = pytest.mark.xdist_group("lanes")  # one process reads all modules
 
 
 def test_each_server_is_a_lane_that_has_tests():
-    lanes = all_lanes()
-    assert {"kafka", "postgresql", "registry", "s3", "zookeeper"} <= set(lanes)
-    assert not [lane for lane in lanes if not modules_of(lane)]
+    names = all_lanes()
+    assert {"kafka", "postgresql", "registry", "s3", "zookeeper"} <= set(names)
+    assert not [lane for lane in names if not modules_of(lane)]
 
 
 @pytest.mark.lane("kafka")
@@ -43,8 +47,8 @@ def test_an_unknown_lane_is_named_with_the_nearest_one():
 def test_each_lane_has_its_turn(number):
     names = ["a", "b", "c", "d"]
     turns = [in_turn(names, number, turn) for turn in range(len(names))]
-    assert {lane for lanes in turns for lane in lanes} == set(names)
-    assert all(len(lanes) == len(set(lanes)) == min(number, len(names)) for lanes in turns)
+    assert {lane for turn in turns for lane in turn} == set(names)
+    assert all(len(turn) == len(set(turn)) == min(number, len(names)) for turn in turns)
 
 
 def test_what_has_changed_brings_its_lane():
@@ -56,3 +60,19 @@ def test_what_has_changed_brings_its_lane():
     }
     assert changed_lanes(["README.md", "engine/task/task.py"]) == set()
     assert frozenset(all_lanes()) - IN_EVERY_RUN >= {"registry", "zookeeper"}
+
+
+def test_lanes_for_which_there_is_no_time_are_named(monkeypatch, capsys):
+    moments = iter([0.0, 10.0, 250.0, 260.0])
+    ran = []
+    monkeypatch.setattr(lanes, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr(lanes, "run_lane", lambda lane, with_campaigns: ran.append(lane) or True)
+    assert not lanes.run_lanes(["a", "b", "c"], with_campaigns=False, within_s=240)
+    assert ran == ["a"]
+    assert capsys.readouterr().out == "left out, as 240 s are over: b, c\n"
+
+
+def test_a_lane_that_fails_is_named_and_the_others_are_run(monkeypatch, capsys):
+    monkeypatch.setattr(lanes, "run_lane", lambda lane, with_campaigns: lane != "b")
+    assert lanes.run_lanes(["a", "b", "c"], with_campaigns=False, within_s=math.inf)
+    assert capsys.readouterr().out == "FAILED: b\n"
