@@ -141,8 +141,8 @@ class HeadraceError(Exception):
         return _rebuild, (type(self), self.message, self.hint, self.context)
 
 
-_AS_THEY_ARE = frozenset(("subtask", "record", "key"))
-"""What is shown without quotes: records and keys come as the texts that Python has for them."""
+_AS_THEY_ARE = frozenset(("subtask", "record", "key", "event_time"))
+"""What is shown without quotes: records, keys and event times come as texts."""
 
 
 def _shown(value: Any) -> Any:

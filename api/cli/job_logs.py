@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -14,10 +15,16 @@ from headrace.engine.errors import JobNotFoundError
 if TYPE_CHECKING:
     from ..rest.client import RestClient
 
-__all__ = ["add_command", "add_rest_options", "find_job", "printable", "rest_client"]
+__all__ = ["add_command", "add_rest_options", "find_job", "printable", "readable", "rest_client"]
 
 FOLLOW_S = 0.5
 """How often it is asked for more."""
+
+_PAIR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^\s"]\S*|)(?: |$)')
+_ESCAPED = re.compile(r"\\(.)")
+_OF_PLACE = ("time", "level", "host", "job", "operator", "subtask", "epoch", "machine", "logger", "event")
+_FIRST = ("attempt", "0")
+"""Nothing worth a word."""
 
 
 def add_command(commands: Any, whole_number: Callable[[str], int]) -> None:
@@ -85,7 +92,7 @@ def _logs(options: argparse.Namespace) -> int:
             text = f"{answer['skipped']:,} bytes of earlier lines are left out; the files of its processes have them"
             print(text, file=sys.stderr, flush=True)
         for line in answer["lines"]:
-            print(json.dumps(line) if options.json else printable(line["line"]), flush=True)
+            print(json.dumps(line) if options.json else printable(readable(line["line"], job["jid"])), flush=True)
         if answer["more"] and options.follow:
             continue  # also where none of these lines was wanted
         if not options.follow or (has_ended and not answer["lines"]):
@@ -96,3 +103,40 @@ def _logs(options: argparse.Namespace) -> int:
 def printable(line: str) -> str:
     """Return a line without what commands a terminal: functions log, and states hold, what records say."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+
+
+def readable(line: str, job_id: str) -> str:
+    """Return a line of keys and values as time, level, place and what is said; any other line as it is.
+
+    The place is the operator with its subtask, else the machine or logger. Behind it are other keys, as ``attempt``,
+    and the process, without the job's id; the id itself is left out.
+
+    Args:
+        line: As it is in its file.
+        job_id: The job that was asked for.
+    """
+    pairs = _pairs(line)
+    if "time" not in pairs or "event" not in pairs:
+        return line
+    place = pairs.get("machine") or pairs.get("logger", "")
+    if "operator" in pairs:
+        place = f"{pairs['operator']}[{pairs['subtask']}]" if "subtask" in pairs else pairs["operator"]
+    others = [f"{name}={value}" for name, value in pairs.items() if name not in _OF_PLACE and (name, value) != _FIRST]
+    if pairs.get("job", job_id) != job_id:
+        others.append(f"job={pairs['job']}")
+    host = pairs.get("host", "").replace(f"-{job_id}", "").replace(f"{job_id}-", "")
+    said = " ".join(filter(None, (pairs["time"], f"{pairs.get('level', 'INFO'):<7}", place, *others)))
+    return f"{said}: {pairs['event']}" + (f"  ({host})" if host else "")
+
+
+def _pairs(line: str) -> dict[str, str]:
+    """The keys and values of a whole line; nothing if it has anything else."""
+    pairs: dict[str, str] = {}
+    end = 0
+    for found in _PAIR.finditer(line):
+        if found.start() != end:
+            return {}
+        end = found.end()
+        value = found[2]
+        pairs[found[1]] = _ESCAPED.sub(r"\1", value[1:-1]) if value[:1] == '"' else value
+    return pairs if end == len(line) else {}

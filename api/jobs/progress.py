@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ __all__ = [
     "LineProgress",
     "NotebookProgress",
     "TerminalProgress",
+    "announce",
     "default_progress",
     "ending_line",
     "format_count",
@@ -333,6 +334,14 @@ class NotebookProgress:
             self._handle = display(content, display_id=True)
         else:
             self._handle.update(content)
+
+
+def announce(lines: Iterable[str]) -> None:
+    """Write lines about a job that begins, before its progress, where that is written to standard error."""
+    wanted = os.environ.get("HEADRACE_PROGRESS", "")
+    if wanted in ("terminal", "lines") or (not wanted and is_submitted()):
+        for line in lines:
+            _write_error_line(line)
 
 
 def default_progress() -> Callable[[JobView], None] | None:

@@ -34,7 +34,7 @@ from headrace.engine.errors import ConfigurationError, ExternalError, HeadraceEr
 from headrace.engine.functions.life import refuse_life
 from headrace.engine.functions.operator import COLLECT, PRINT, Operator
 from headrace.engine.graph.chaining import build_job_graph, num_slots
-from headrace.engine.graph.explain import explain_text, plan_json
+from headrace.engine.graph.explain import delivery_lines, explain_text, plan_json
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.graph.stream_graph import StreamGraph, build_stream_graph
 from headrace.engine.graph.transformations import OperatorKind, OperatorTransformation, Transformation
@@ -63,7 +63,7 @@ from ..jobs.deployment import (
     waiting_times_from_environment,
 )
 from ..jobs.execution_result import JobExecutionResult
-from ..jobs.progress import default_progress
+from ..jobs.progress import announce, default_progress
 from ..jobs.restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 from ..jobs.shown_program import ProgramShown, is_only_shown
 from .absent_names import absence_of
@@ -507,6 +507,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         run, hands_rows = self._application_run, bool(collecting or to_keep)
         job_id = None if run is None else run.next_job(job_name, cluster, hands_rows=hands_rows)
         job_id = cluster.submit(job_graph, num_slots(job_graph), job_id=job_id)
+        announce(delivery_lines(job_graph))
         listeners: dict[str, ReportListener] = {PRINT: print_report}
         if collecting:
             listeners[COLLECT] = lambda operator, subtask, value: collecting[operator].listen(operator, subtask, value)

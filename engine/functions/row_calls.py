@@ -20,11 +20,11 @@ import pyarrow as pa
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.kinds import NO_KEY
 
-from ..columns.records import MAX_BATCH_ROWS, Batch
+from ..columns.records import MAX_BATCH_ROWS, MIN_TIMESTAMP, Batch, Timestamps
 from .given import CONTAINERS, record_batches_of, records_of
 from .isolation import Given
 from .runtime_context import FunctionPlace
-from .user_function import raise_in_function
+from .user_function import EventTime, raise_in_function
 
 __all__ = ["EachRecord", "ProcessingContext", "RowCalls", "Runs"]
 
@@ -37,6 +37,9 @@ Runs = Iterator[tuple[list[Any], list[int]]]
 """What a function gives for the records of a batch, in runs that are about as long as a batch may be: what it gave, and
 for each record in turn how many they were after it.
 """
+
+
+_Times = Sequence[int | None] | Timestamps | None
 
 
 class ProcessingContext(Protocol):
@@ -88,18 +91,32 @@ class RowCalls:
         """
         raise_in_function(error, self.name, self._place, **about)
 
-    def map(self, rows: list[Any], each: EachRecord = iter) -> list[Any]:
-        """Return what the function gives for each record."""
+    def _fail_at_last(
+        self, error: BaseException, rows: Sequence[Any], pending: Iterator[Any], times: _Times = None
+    ) -> NoReturn:
+        """Raise what the function raised for the record that a list's iterator gave last, with what is known of it."""
+        index = max(len(rows) - length_hint(pending) - 1, 0)
+        about: dict[str, Any] = {"record": rows[index] if rows else None}
+        key = getattr(getattr(self._place, "keyed_state", None), "current_key", NO_KEY)
+        if key is not NO_KEY:
+            about["key"] = key
+        time = times[index] if times is not None and index < len(times) else None
+        if time is not None and time > MIN_TIMESTAMP:
+            about["event_time"] = EventTime(int(time))
+        self.fail(error, **about)
+
+    def map(self, rows: list[Any], each: EachRecord = iter, times: _Times = None) -> list[Any]:
+        """Return what the function gives for each record; ``times`` are their event times, for errors."""
         call, own, pending = self.call, self._own, iter(rows)
         try:
             made = [call(row) for row in each(pending)] if own is None else [own(call(row)) for row in each(pending)]
         except BaseException as error:
-            self.fail(error, record=_last_of(rows, pending))
+            self._fail_at_last(error, rows, pending, times)
         self._have_gone()
         return made
 
-    def flat_map(self, rows: list[Any], each: EachRecord = iter) -> Runs:
-        """Yield what the function gives for each record."""
+    def flat_map(self, rows: list[Any], each: EachRecord = iter, times: _Times = None) -> Runs:
+        """Yield what the function gives for each record; ``times`` are their event times, for errors."""
         call, own, containers, limit, pending = self.call, self._own, CONTAINERS, MAX_BATCH_ROWS, iter(rows)
         records = iter(each(pending))
         more = True
@@ -120,7 +137,7 @@ class RowCalls:
                         more = True
                         break
             except BaseException as error:
-                self.fail(error, record=_last_of(rows, pending))
+                self._fail_at_last(error, rows, pending, times)
             self._have_gone()
             yield made, ends
 
@@ -166,19 +183,19 @@ class RowCalls:
                         more = True
                         break
             except BaseException as error:
-                self.fail(error, record=_last_of(rows, pending))
+                self._fail_at_last(error, rows, pending, times)
             finally:
                 backend.current_key = NO_KEY
             self._have_gone()
             yield made, ends
 
-    def filter(self, rows: list[Any], each: EachRecord = iter) -> npt.NDArray[np.bool_]:
-        """Return for which records the function is true."""
+    def filter(self, rows: list[Any], each: EachRecord = iter, times: _Times = None) -> npt.NDArray[np.bool_]:
+        """Return for which records the function is true; ``times`` are their event times, for errors."""
         call, pending = self.call, iter(rows)
         try:
             rejected = bytes([not call(row) for row in each(pending)])
         except BaseException as error:
-            self.fail(error, record=_last_of(rows, pending))
+            self._fail_at_last(error, rows, pending, times)
         return ~np.frombuffer(rejected, np.bool_)
 
     def reduce(self, values: MutableMapping[Any, Any], keys: Iterable[Any], rows: list[Any]) -> list[Any]:
@@ -202,7 +219,7 @@ class RowCalls:
                 values[key] = value
                 append(value if own is None else own(value))
         except BaseException as error:
-            self.fail(error, record=_last_of(rows, pending))
+            self._fail_at_last(error, rows, pending)
         return made
 
     def map_batch(self, columns: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -230,8 +247,3 @@ class RowCalls:
     def _have_gone(self) -> None:
         if self._given is not None:
             self._given.gone()
-
-
-def _last_of(rows: Sequence[Any], pending: Iterator[Any]) -> Any:
-    """The record that a list's iterator gave last."""
-    return rows[max(len(rows) - length_hint(pending) - 1, 0)] if rows else None

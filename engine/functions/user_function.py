@@ -8,6 +8,7 @@ tree pass as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from headrace.state.credentials import masked
@@ -23,6 +24,7 @@ from .runtime_context import FunctionPlace, RuntimeContext
 from .tracebacks import users_traceback
 
 __all__ = [
+    "EventTime",
     "FunctionPart",
     "FunctionWrapper",
     "UserFunction",
@@ -31,6 +33,17 @@ __all__ = [
     "refuse_hidden",
     "texts_of",
 ]
+
+
+class EventTime(int):
+    """Epoch milliseconds that an error shows as a time, where a calendar knows it."""
+
+    def __repr__(self) -> str:
+        try:
+            at = datetime.fromtimestamp(self / 1_000, timezone.utc)
+        except (OverflowError, ValueError, OSError):
+            return str(int(self))
+        return f"{at.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
 
 
 class FunctionPart:
@@ -172,7 +185,7 @@ def raise_in_function(error: BaseException, name: str, place: FunctionPlace | No
         error: What it raised.
         name: The function's name.
         place: Where it was called; None where that is not known, then the operator chain adds it.
-        **about: ``record`` or ``key``, what it was called with: shown, shortened.
+        **about: ``record``, ``key`` and ``event_time`` of what it was called with: shown, shortened.
 
     Raises:
         UserFunctionError: For everything but Headrace's own errors, which are raised as they are.

@@ -17,7 +17,7 @@ from .chaining import num_slots
 from .job_graph import JobEdge, JobGraph, JobVertex
 from .stream_graph import StreamGraph
 
-__all__ = ["explain_text", "plan_json"]
+__all__ = ["delivery_lines", "explain_text", "plan_json"]
 
 
 def explain_text(job_graph: JobGraph) -> str:
@@ -35,7 +35,7 @@ def explain_text(job_graph: JobGraph) -> str:
     lines = [
         f"job {job_graph.name!r}: {tasks}, {subtasks}, {_counted(num_slots(job_graph), 'slot')} needed",
         *_settings_lines(job_graph.settings, has_loop=job_graph.has_loop),
-        *_delivery_lines(job_graph),
+        *delivery_lines(job_graph),
     ]
     for vertex_id, vertex in job_graph.vertices.items():
         lines += ["", f"task {numbers[vertex_id]}: {vertex.name}", f"  {_placement(vertex)}"]
@@ -97,8 +97,8 @@ def _settings_lines(settings: JobSettings, *, has_loop: bool) -> list[str]:
     return lines if settings.restore_from is None else [*lines, f"restored from: {settings.restore_from}"]
 
 
-def _delivery_lines(job_graph: JobGraph) -> list[str]:
-    """How often a record is in the output of each sink, whatever fails."""
+def delivery_lines(job_graph: JobGraph) -> list[str]:
+    """How often a record is in the output of each sink, whatever fails: a line for each sink."""
     sinks = [
         (chained.name, chained.operator.sink)
         for vertex in job_graph.vertices.values()

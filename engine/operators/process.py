@@ -26,7 +26,7 @@ from ..functions.operator import OperatorContext
 from ..functions.row_calls import RowCalls
 from ..functions.side_outputs import OutputTag, SideOutputs, timed_batch
 from ..functions.timers import TimerService
-from ..functions.user_function import UserFunction, keys_of, raise_in_function
+from ..functions.user_function import EventTime, UserFunction, keys_of, raise_in_function
 from .event_time import OperatorWatermark
 from .field_reducer import FieldReducer
 from .row_operators import FunctionOperator, emit_runs, times_of
@@ -171,7 +171,10 @@ class KeyedFunctionOperator(FunctionOperator):
             try:
                 more = fire_until(until, fire)
             except BaseException as error:
-                raise_in_function(error, f"{self.function.name}.on_timer", self.context)
+                about: dict[str, Any] = {} if backend.current_key is NO_KEY else {"key": backend.current_key}
+                if about and domain == EVENT_TIME and context.time is not None:
+                    about["event_time"] = EventTime(context.time)
+                raise_in_function(error, f"{self.function.name}.on_timer", self.context, **about)
             finally:
                 backend.current_key = NO_KEY
             if rows:

@@ -140,7 +140,7 @@ class MapOperator(RowOperator):
         super().__init__(function, "map", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        rows = self.calls.map(batch.rows, self.each_of(batch))
+        rows = self.calls.map(batch.rows, self.each_of(batch), batch.timestamps)
         self.context.output.emit(given_batch(rows, batch.timestamps))
 
 
@@ -158,7 +158,8 @@ class FlatMapOperator(RowOperator):
         super().__init__(function, "flat_map", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        emit_runs(self.calls.flat_map(batch.rows, self.each_of(batch)), batch.timestamps, self.context.output)
+        runs = self.calls.flat_map(batch.rows, self.each_of(batch), batch.timestamps)
+        emit_runs(runs, batch.timestamps, self.context.output)
 
 
 def emit_runs(runs: Runs, timestamps: Timestamps | None, output: Output, sides: SideOutputs | None = None) -> None:
@@ -208,7 +209,7 @@ class FilterOperator(RowOperator):
         super().__init__(function, "filter", key_selector)
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
-        mask = self.calls.filter(batch.rows, self.each_of(batch))
+        mask = self.calls.filter(batch.rows, self.each_of(batch), batch.timestamps)
         if mask.all():
             self.context.output.emit(batch)
         elif mask.any():

@@ -6,6 +6,7 @@ elsewhere (enumeration), files that grow, what is lost while one follows.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -19,6 +20,7 @@ from headrace.actors.hosts import log_files
 from headrace.actors.hosts.log_files import HostLogs, cluster_log_folder, remove_old_logs
 from headrace.actors.rest.resources import logs
 from headrace.cli import job_logs
+from headrace.cli.job_logs import readable
 from headrace.cli.main import main
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import ConfigurationError
@@ -107,10 +109,29 @@ def test_who_follows_gets_each_line_once(logged):
 
 def test_the_command_prints_them(logged, monkeypatch, capsys):
     monkeypatch.setenv("HEADRACE_REST_TOKEN", logged.address.tokens.read)
-    assert main(["logs", "--url", logged.address.url, "--follow", "--operator", "says", logged.job_id[:8]]) == 0
+    command = ["logs", "--url", logged.address.url, "--follow", "--operator", "says", logged.job_id[:8]]
+    assert main([*command, "--json"]) == 0
+    whole = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(record for record, *_ in said(whole)) == list(range(NUM_RECORDS))
+    assert main(command) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert sorted(record for record, *_ in said([{"line": line} for line in printed])) == list(range(NUM_RECORDS))
+    for line, one in zip(printed, whole, strict=True):
+        ((record, subtask, *_, operator),) = said([one])
+        event = f'record "{record}" in subtask {subtask}, password=***'
+        assert re.fullmatch(rf"\S+Z WARNING {re.escape(operator)}\[{subtask}\]: {re.escape(event)}  \(local\)", line)
     assert main(["logs", "--url", logged.address.url, "nothing"]) == 1
+
+
+def test_a_line_for_people_has_what_lines_differ_in():
+    job, at = "ab" * 16, "2026-01-02T03:04:05.006Z"
+    line = f'level=WARNING time={at} host=tm-{job}-0-slot-1-1 job={job} operator="a -> b" subtask=3 attempt=2 epoch=1 '
+    line += 'logger=shop event="say \\"x\\" = a\\\\b"'
+    assert readable(line, job) == f'{at} WARNING a -> b[3] attempt=2: say "x" = a\\b  (tm-0-slot-1-1)'
+    line = f"level=INFO time={at} host=jm-{job}-1 machine=JobManager job={job} epoch=1 checkpoint=7 event=aborted"
+    assert readable(line, job) == f"{at} INFO    JobManager checkpoint=7: aborted  (jm-1)"
+    assert f"job={'cd' * 16}" in readable(line.replace(f"job={job}", f"job={'cd' * 16}"), job)
+    for other in ("", "a traceback = x", f"time={at} what is this", f"time={at} x=1", 'time="open event=1'):
+        assert readable(other, job) == other
 
 
 def test_files_are_listed_and_read_by_their_names_and_nothing_else_is(logged):

@@ -5,6 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from headrace import StreamExecutionEnvironment
+from headrace.connectors.files import FileSink
 from headrace.engine.protocol.views import JobView, VertexView
 from headrace.jobs.progress import (
     LineProgress,
@@ -176,3 +178,23 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch):
         progress.update(one)
     assert [kind for kind, _ in shown] == ["display", "update", "update"]
     assert "FINISHED" in shown[-1][1]
+
+
+@pytest.mark.parametrize(("wanted", "is_said"), [("lines", True), ("terminal", True), ("none", False), ("", False)])
+def test_what_each_sink_promises_is_said_where_a_job_is_shown(wanted, is_said, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("HEADRACE_PROGRESS", wanted)
+    with StreamExecutionEnvironment.get_execution_environment("local") as env:
+        env.enable_checkpointing(1_000, directory=tmp_path / "checkpoints")
+        numbers = env.from_collection([1, 2])
+        numbers.sink_to(FileSink.json_lines(tmp_path / "out")).name("files")
+        numbers.print().name("shown")
+        promised = [line for line in env.explain().splitlines() if line.startswith("delivery of ")]
+        env.execute("promises")
+    said = capsys.readouterr()
+    assert promised == [
+        "delivery of Sink: files: exactly once, visible when a checkpoint is complete",
+        "delivery of Sink: shown: at least once: after a restart records may come again",
+    ]
+    lines = said.err.splitlines()
+    assert lines[:2] == promised if is_said else "delivery of" not in said.err
+    assert "delivery of" not in said.out

@@ -372,6 +372,51 @@ def test_a_failing_function_fails_the_job_with_operator_and_record_in_hand(env):
     assert "1 // n" in str(caught.value)
 
 
+def _fails_at_zero(n, *_):
+    return [1 // n] if n < 5 else []
+
+
+class _FailingTimer(KeyedProcessFunction):
+    def process_element(self, value, context):
+        context.timer_service().register_event_time_timer(7_000)
+
+    def on_timer(self, timestamp, context):
+        raise ValueError(timestamp)
+
+
+@pytest.mark.parametrize(
+    ("apply", "key", "record"),
+    [
+        (lambda stream: stream.map(_fails_at_zero), None, 0),
+        (lambda stream: stream.filter(_fails_at_zero), None, 0),
+        (lambda stream: stream.flat_map(_fails_at_zero), None, 0),
+        (lambda stream: stream.process(_fails_at_zero), None, 0),
+        (lambda stream: stream.key_by(lambda n: (n, "k")).map(_fails_at_zero), "(0, 'k')", 0),
+        (lambda stream: stream.key_by(lambda n: (n, "k")).process(_fails_at_zero), "(0, 'k')", 0),
+        (lambda stream: stream.key_by(lambda n: n // 100).process(_FailingTimer()), "0", None),
+    ],
+)
+def test_a_failing_function_says_key_and_event_time_of_its_record(env, apply, key, record):
+    """The time is that of the record that was in hand, not of the batch, and of a timer the timer's."""
+    source = ScriptedSource([Timed(3, 1_000), Timed(0, 5_000), Timed(2, 6_000), Watermark(60_000)])
+    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")
+    apply(stream).print()
+    with pytest.raises(JobFailedError) as caught:
+        env.execute("fails")
+    context = caught.value.__cause__.context
+    at = "1970-01-01T00:00:05.000Z" if record is not None else "1970-01-01T00:00:07.000Z"
+    assert (context.get("key"), context["event_time"]) == (key, at)
+    assert context.get("record") == (None if record is None else str(record))
+    assert f"event_time {at}" in str(caught.value)
+
+
+def test_a_failing_function_says_nothing_of_what_its_record_has_not(env):
+    env.from_collection([1, 0]).map(lambda n: 1 // n).print()
+    with pytest.raises(JobFailedError) as caught:
+        env.execute("fails")
+    assert not {"event_time", "key"} & set(caught.value.__cause__.context)
+
+
 def test_a_failed_job_is_restarted_from_its_checkpoint(env, tmp_path):
     marker = tmp_path / "failed-once"
 
