@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.actors.rest.resources.stages import summary_of
 from headrace.engine.functions.event_time_parts import OperatorEventTime, WatermarkPart
 from headrace.engine.protocol.details import (
     CheckpointStatisticsView,
@@ -14,7 +15,13 @@ from headrace.engine.protocol.details import (
     TaskAcknowledgement,
     VertexDetails,
 )
-from headrace.engine.protocol.messages import FetchJobDetails, FetchPendingCheckpoints, ListJobs, ListTaskManagers
+from headrace.engine.protocol.messages import (
+    FetchJobDetails,
+    FetchJobSummary,
+    FetchPendingCheckpoints,
+    ListJobs,
+    ListTaskManagers,
+)
 from headrace.engine.protocol.views import JobView, OperatorView, TaskManagerView, VertexView
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 
@@ -49,6 +56,8 @@ class LargeCluster:
     def ask_job(self, _job_id: Any, request: Any, _timeout_ms: int = 0) -> Any:
         if isinstance(request, FetchPendingCheckpoints):
             return ()
+        if isinstance(request, FetchJobSummary):
+            return summary_of(self._details())
         assert isinstance(request, FetchJobDetails)
         self._turn += 1
         return self._details()

@@ -272,6 +272,20 @@ class ExecutionGraph:
         terminal = sum(count for state, count in self._num_in.items() if state.is_terminal)
         return terminal == len(self._by_attempt)
 
+    def occupation(self) -> tuple[dict[str, int], dict[str, tuple[str, int]]]:
+        """How many subtasks are in which state; and which slots have some that have not ended, by host: of which
+        TaskManager, and how many.
+        """
+        slots: dict[str, tuple[str, int]] = {}
+        for execution in self.live_executions():
+            host = execution.place.info.address.host
+            slots[host] = (execution.place.task_manager, slots.get(host, ("", 0))[1] + 1)
+        counts = {state.value: number for state, number in self._num_in.items() if number}
+        num_waiting = sum(map(len, self.vertices.values())) - len(self._by_attempt)
+        if num_waiting:
+            counts[_T.CREATED.value] = counts.get(_T.CREATED.value, 0) + num_waiting
+        return counts, slots
+
     def state_counts(self, vertex: VertexId) -> dict[str, int]:
         """How many subtasks of a vertex are in which state."""
         counts = Counter(

@@ -10,6 +10,7 @@ from ..protocol.messages import (
     CancelJob,
     FailTaskOnPurpose,
     FetchJobDetails,
+    FetchJobSummary,
     FetchPendingCheckpoints,
     FetchReports,
     KillSlotOnPurpose,
@@ -39,6 +40,8 @@ def on_asked(job: Job, event: Asked, now_ms: int) -> list[Command]:
         return _fetch_reports(job, ask_id, request, now_ms)
     if isinstance(request, FetchJobDetails):
         return [Reply(ask_id, job.details())]
+    if isinstance(request, FetchJobSummary):
+        return [Reply(ask_id, job.summary())]
     if isinstance(request, FetchPendingCheckpoints):  # it is on this host, and answers itself
         return [job.to_coordinator(PendingCheckpointsAsked(ask_id))]
     if isinstance(request, FetchSavepointStatus):

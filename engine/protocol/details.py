@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.state.identifiers import OperatorId, VertexId
+from headrace.state.identifiers import JobId, OperatorId, VertexId
 
 from ..kernel.config import JobSettings
 from ..kernel.metrics import MetricValue
@@ -23,6 +23,7 @@ __all__ = [
     "Figures",
     "InitializationView",
     "JobDetails",
+    "JobSummary",
     "RestoredCheckpoint",
     "SubtaskView",
     "TaskAcknowledgement",
@@ -293,3 +294,30 @@ class JobDetails:
     checkpoints: CheckpointStatisticsView = CheckpointStatisticsView()
     initializations: tuple[InitializationView, ...] = ()
     plan: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """What lists of jobs and of slots show of a job, which a job of any size tells at once.
+
+    Attributes:
+        job_id: The job.
+        name: Its name.
+        state: See `JobView`.
+        started_ms: Epoch milliseconds.
+        ended_ms: The same; None while it has not ended.
+        changed_ms: When it came into its present state.
+        kind: ``STREAMING``, ``BATCH`` or ``DATASET``; empty if that is not known any more.
+        num_tasks: How many tasks are in which state, see `headrace.engine.protocol.states.TaskState`.
+        slots: Slots with tasks that have not ended, by their host: of which TaskManager, and how many tasks.
+    """
+
+    job_id: JobId
+    name: str
+    state: str
+    started_ms: int
+    ended_ms: int | None
+    changed_ms: int
+    kind: str
+    num_tasks: dict[str, int]
+    slots: dict[str, tuple[str, int]]

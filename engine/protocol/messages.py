@@ -129,6 +129,11 @@ class FetchJobDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchJobSummary:
+    """Answer: `JobSummary`, at once. As little a sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
 class FetchPendingCheckpoints:
     """Answer: a tuple of `CheckpointView`, of those under way, newest first. As little a sign of life."""
 

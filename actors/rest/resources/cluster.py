@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.engine.kernel.rest_settings import RestSettings
-from headrace.engine.protocol.details import JobDetails, SubtaskView
-from headrace.engine.protocol.states import JobStatus, TaskState
+from headrace.engine.protocol.details import JobSummary
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import TaskManagerView
 
 from .routes import RestError, RestRequest, Right
@@ -59,10 +59,10 @@ class Configuration:
 
 def overview(request: RestRequest) -> Any:
     """Slots and jobs of the cluster, counted."""
-    details = request.cluster.all_details()
+    jobs = request.cluster.summaries()
     views = request.cluster.task_managers()
-    total, available = slots_of(views, details)
-    states = Counter(one.view.state for one in details)
+    total, available = slots_of(views, jobs)
+    states = Counter(one.state for one in jobs)
     ended = {"jobs-finished": "FINISHED", "jobs-cancelled": "CANCELED", "jobs-failed": "FAILED"}
     return {
         "taskmanagers": len(views),
@@ -73,29 +73,18 @@ def overview(request: RestRequest) -> Any:
     }
 
 
-def _placed(details: Sequence[JobDetails]) -> list[tuple[JobDetails, SubtaskView]]:
-    """All tasks that are in a slot."""
-    return [
-        (one, subtask)
-        for one in details
-        for vertex in one.vertices
-        for subtask in vertex.subtasks
-        if subtask.host and not TaskState(subtask.state).is_terminal
-    ]
-
-
-def slots_of(views: Sequence[TaskManagerView], details: Sequence[JobDetails]) -> tuple[int, int]:
+def slots_of(views: Sequence[TaskManagerView], jobs: Sequence[JobSummary]) -> tuple[int, int]:
     """Return how many slots there are, and how many of them have no task."""
     names = {view.name for view in views}
     total = sum(view.num_slots for view in views)
-    used = {subtask.host for _, subtask in _placed(details) if subtask.task_manager in names}
+    used = {host for job in jobs for host, (task_manager, _) in job.slots.items() if task_manager in names}
     return total, max(total - len(used), 0)
 
 
 def task_managers(request: RestRequest) -> Any:
     """All TaskManagers."""
-    details = request.cluster.all_details()
-    return {"taskmanagers": [_task_manager(view, details) for view in request.cluster.task_managers()]}
+    jobs = request.cluster.summaries()
+    return {"taskmanagers": [_task_manager(view, jobs) for view in request.cluster.task_managers()]}
 
 
 def task_manager(request: RestRequest) -> Any:
@@ -104,21 +93,18 @@ def task_manager(request: RestRequest) -> Any:
     view = next((view for view in request.cluster.task_managers() if view.name == wanted), None)
     if view is None:
         raise RestError(404, f"there is no TaskManager {wanted[:200]!r}")
-    details = request.cluster.all_details()
-    tasks: dict[str, int] = {}
-    for _, subtask in _placed(details):
-        if subtask.task_manager == wanted:
-            tasks[subtask.host] = tasks.get(subtask.host, 0) + 1
+    jobs = request.cluster.summaries()
+    found = [(host, number) for job in jobs for host, (name, number) in job.slots.items() if name == wanted]
     share = {"managedMemory": view.slot_memory_bytes}
     allocated = [
         {"jobId": view.job_id, "host": host, "resource": share, "assignedTasks": number}
-        for host, number in sorted(tasks.items())
+        for host, number in sorted(found)
     ]
-    return {**_task_manager(view, details), "allocatedSlots": allocated}
+    return {**_task_manager(view, jobs), "allocatedSlots": allocated}
 
 
-def _task_manager(view: TaskManagerView, details: Sequence[JobDetails]) -> dict[str, Any]:
-    total, available = slots_of([view], details)
+def _task_manager(view: TaskManagerView, jobs: Sequence[JobSummary]) -> dict[str, Any]:
+    total, available = slots_of([view], jobs)
     machine = view.machine
     described: dict[str, Any] = {
         "id": view.name,

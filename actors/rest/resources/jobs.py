@@ -6,17 +6,16 @@ Source: Flink's ``JobsOverviewHandler``, ``JobDetailsHandler``, ``JobExceptionsH
 from __future__ import annotations
 
 import time
-from collections import Counter
 from typing import Any
 
 from headrace.engine.errors import HeadraceError
 from headrace.engine.kernel.config import JobSettings
-from headrace.engine.protocol.details import EdgeView, JobDetails, VertexDetails
+from headrace.engine.protocol.details import EdgeView, JobDetails, JobSummary, VertexDetails
 from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, VertexView
 
 from .routes import RestError, RestRequest
-from .stages import nodes_of_stages, tasks_of_stage, vertex_of_stage
+from .stages import kind_of, nodes_of_stages, vertex_of_stage
 from .tasks import FLINK_STATES, io_metrics, skew_of, span_of, state_counts, state_of_all
 
 __all__ = [
@@ -50,36 +49,24 @@ def job_ids(request: RestRequest) -> Any:
 
 def jobs_overview(request: RestRequest) -> Any:
     """All jobs, with what their tasks do."""
-    return {"jobs": [_overview(details) for details in request.cluster.all_details()]}
+    return {"jobs": [_overview(one) for one in request.cluster.summaries()]}
 
 
-def _overview(details: JobDetails) -> dict[str, Any]:
-    view = details.view
-    counts = task_counts(details)
-    changed_ms = max(view.entered_ms.values(), default=view.started_ms)
+def _overview(one: JobSummary) -> dict[str, Any]:
+    counts = state_counts(one.num_tasks)
     return {
-        "jid": view.job_id,
-        "name": view.name,
-        "start-time": view.started_ms,
-        **_end_of(view),
-        "state": view.state,
-        **_job_type(details),
-        "last-modification": changed_ms,
+        "jid": one.job_id,
+        "name": one.name,
+        "start-time": one.started_ms,
+        **_end_of(one),
+        "state": one.state,
+        **_job_type(one.kind),
+        "last-modification": one.changed_ms,
         "tasks": {"total": sum(counts.values()), **{state.lower(): counts[state] for state in FLINK_STATES}},
     }
 
 
-def task_counts(details: JobDetails) -> dict[str, int]:
-    """Return how many tasks of a job are in which of Flink's states."""
-    counts: Counter[str] = Counter()
-    for vertex in details.view.vertices:
-        counts.update(vertex.states)
-    for stage in details.view.stages or ():
-        counts.update(tasks_of_stage(stage))
-    return state_counts(counts)
-
-
-def _end_of(view: JobView) -> dict[str, int]:
+def _end_of(view: JobView | JobSummary) -> dict[str, int]:
     end_ms = -1 if view.ended_ms is None else view.ended_ms
     return {"end-time": end_ms, "duration": max((now_ms() if end_ms < 0 else end_ms) - view.started_ms, 0)}
 
@@ -94,7 +81,7 @@ def job(request: RestRequest) -> Any:
         "jid": view.job_id,
         "name": view.name,
         "state": view.state,
-        **_job_type(details),
+        **_job_type(kind_of(details)),
         "start-time": view.started_ms,
         **_end_of(view),
         "maxParallelism": -1,
@@ -168,8 +155,8 @@ def plan(request: RestRequest) -> Any:
 
 
 def _plan(details: JobDetails) -> dict[str, Any]:
-    view, kind = details.view, _job_type(details).get("job-type")
-    named = {"jid": view.job_id, "name": view.name, **({} if kind is None else {"type": kind})}
+    view, kind = details.view, kind_of(details)
+    named = {"jid": view.job_id, "name": view.name, **({"type": kind} if kind else {})}
     if view.stages is not None:
         return {**named, "nodes": nodes_of_stages(view.stages), "explained": details.plan}
     inputs: dict[str, list[EdgeView]] = {}
@@ -223,13 +210,9 @@ def _flow(edge: EdgeView) -> dict[str, Any]:
     }
 
 
-def _job_type(details: JobDetails) -> dict[str, str]:
+def _job_type(kind: str) -> dict[str, str]:
     """What kind of job it is, if that is known."""
-    if details.view.is_data_set:
-        return {"job-type": "DATASET"}
-    if details.settings is None:
-        return {}
-    return {"job-type": "BATCH" if details.settings.is_batch else "STREAMING"}
+    return {"job-type": kind} if kind else {}
 
 
 def status(request: RestRequest) -> Any:

@@ -156,11 +156,11 @@ def jobs_metrics(request: RestRequest) -> Any:
 
 def metrics_of_cluster(cluster: ClusterQuestions) -> dict[str, float]:
     """Return the metrics of the cluster as such."""
-    details = cluster.all_details()
-    total, available = slots_of(cluster.task_managers(), details)
+    jobs = cluster.summaries()
+    total, available = slots_of(cluster.task_managers(), jobs)
     return {
         "numRegisteredTaskManagers": len(cluster.task_managers()),
-        "numRunningJobs": sum(not JobStatus(one.view.state).is_terminal for one in details),
+        "numRunningJobs": sum(not JobStatus(one.state).is_terminal for one in jobs),
         "taskSlotsTotal": total,
         "taskSlotsAvailable": available,
     }

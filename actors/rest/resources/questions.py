@@ -16,9 +16,10 @@ from typing import Any, Protocol
 
 from headrace.engine.errors import ClusterUnavailableError, JobError
 from headrace.engine.kernel.machine import Address
-from headrace.engine.protocol.details import CheckpointView, JobDetails
+from headrace.engine.protocol.details import CheckpointView, JobDetails, JobSummary
 from headrace.engine.protocol.messages import (
     FetchJobDetails,
+    FetchJobSummary,
     FetchPendingCheckpoints,
     FindJobManager,
     JobManagerFound,
@@ -28,6 +29,8 @@ from headrace.engine.protocol.messages import (
 from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, TaskManagerView
 from headrace.state.identifiers import JobId
+
+from .stages import summary_of
 
 __all__ = ["AsksCluster", "ClusterQuestions"]
 
@@ -110,6 +113,10 @@ class ClusterQuestions:
         """All jobs in full, newest first; of one that does not answer, what the Dispatcher knows."""
         return list(self._threads.map(self._details_of, self.jobs()))
 
+    def summaries(self) -> list[JobSummary]:
+        """All jobs as lists show them, newest first; of one that does not answer, what the Dispatcher knows."""
+        return list(self._threads.map(self._summary_of, self.jobs()))
+
     def pending_checkpoints(self, job_id: str) -> tuple[CheckpointView, ...]:
         """The checkpoints of a job that are under way, newest first; none of a job that has ended."""
         pending: tuple[CheckpointView, ...] = self._once(("pending", job_id), lambda: self._pending(JobId(job_id)))
@@ -125,7 +132,7 @@ class ClusterQuestions:
             return self.cluster.ask_job(JobId(job_id), request, timeout_ms or self.timeout_ms)
         finally:
             with self._lock:
-                for key in ("jobs", ("details", job_id), ("pending", job_id)):
+                for key in ("jobs", *((kind, job_id) for kind in ("details", "summary", "pending"))):
                     self._answers.pop(key, None)
 
     def forget(self) -> None:
@@ -141,6 +148,19 @@ class ClusterQuestions:
             except (ClusterUnavailableError, JobError):
                 pass  # it is between two JobManagers, or has just ended
         return JobDetails(view)
+
+    def _summary_of(self, view: JobView) -> JobSummary:
+        if not (JobStatus(view.state).is_terminal or view.is_data_set):
+            try:
+                summary: JobSummary = self._once(("summary", view.job_id), lambda: self._summary(view.job_id))
+            except (ClusterUnavailableError, JobError):
+                pass  # as above
+            else:
+                return summary
+        return summary_of(JobDetails(view))
+
+    def _summary(self, job_id: JobId) -> Any:
+        return self.cluster.ask_job(job_id, FetchJobSummary(), self.timeout_ms)
 
     def _details(self, job_id: JobId) -> JobDetails:
         try:

@@ -5,14 +5,17 @@ A stage has tasks, but no subtasks that could be asked: where they run only its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.engine.protocol.details import JobDetails, JobSummary
+from headrace.engine.protocol.states import TaskState
 from headrace.engine.protocol.views import StageView
 
 from .tasks import state_counts
 
-__all__ = ["nodes_of_stages", "tasks_of_stage", "vertex_of_stage"]
+__all__ = ["kind_of", "nodes_of_stages", "summary_of", "tasks_of_stage", "vertex_of_stage"]
 
 _STATES = {"PENDING": "SCHEDULED", "SKIPPED": "FINISHED"}
 """Words of ours that Flink has others for; a stage that was skipped lies there already, from a job before."""
@@ -29,6 +32,32 @@ def tasks_of_stage(stage: StageView) -> dict[str, int]:
     left = _LEFT.get(state, state)
     counts[left] = counts.get(left, 0) + max(stage.num_tasks - done - stage.num_running, 0)
     return counts
+
+
+def summary_of(details: JobDetails) -> JobSummary:
+    """Return what lists show of a job that is known in full, or of which only a view is left: no slots then."""
+    view, counts, slots = details.view, Counter[str](), dict[str, tuple[str, int]]()
+    for vertex in view.vertices:
+        counts.update(vertex.states)
+    for stage in view.stages or ():
+        counts.update(tasks_of_stage(stage))
+    for subtask in (one for vertex in details.vertices for one in vertex.subtasks):
+        if subtask.host and not TaskState(subtask.state).is_terminal:
+            slots[subtask.host] = (subtask.task_manager, slots.get(subtask.host, ("", 0))[1] + 1)
+    changed_ms = max(view.entered_ms.values(), default=view.started_ms)
+    kind = kind_of(details)
+    return JobSummary(
+        view.job_id, view.name, view.state, view.started_ms, view.ended_ms, changed_ms, kind, dict(counts), slots
+    )
+
+
+def kind_of(details: JobDetails) -> str:
+    """Return what kind of job it is; empty if that is not known."""
+    if details.view.is_data_set:
+        return "DATASET"
+    if details.settings is None:
+        return ""
+    return "BATCH" if details.settings.is_batch else "STREAMING"
 
 
 def vertex_of_stage(stage: StageView, now_ms: int) -> dict[str, Any]:

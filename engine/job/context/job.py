@@ -14,7 +14,7 @@ from ...errors import HeadraceError
 from ...execution.graph import InvalidTransition
 from ...graph.job_graph import JobGraph
 from ...kernel.machine import Address, Command, Send
-from ...protocol.details import JobDetails
+from ...protocol.details import JobDetails, JobSummary
 from ...protocol.messages import JobStatusChanged, RequestSlots, SubmitJob
 from ...protocol.states import JobStatus
 from ...protocol.views import JobView
@@ -179,3 +179,9 @@ class Job:
         graph = self.execution.graph
         vertices = self.record.metrics.details(graph)
         return JobDetails(view, self.settings, vertices, self.record.metrics.edges(graph), checkpoints, starts)
+
+    def summary(self) -> JobSummary:
+        """What lists show of the job."""
+        counts, slots = ({}, {}) if self.execution is None else self.execution.graph.occupation()
+        kind = "BATCH" if self.settings.is_batch else "STREAMING"
+        return self.record.summary(kind, counts, slots)

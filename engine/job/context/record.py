@@ -19,6 +19,7 @@ from ...execution.graph import ExecutionGraph, check_transition
 from ...kernel.event_log import EventLog
 from ...kernel.restart_backoff import RestartBackoff
 from ...protocol.checkpoint_messages import CheckpointEnded
+from ...protocol.details import JobSummary
 from ...protocol.messages import SubmitJob
 from ...protocol.states import JobStatus
 from ...protocol.views import FailureView, JobView, RescaleView, SlotInfo, StopMode, TaskManagerView
@@ -239,6 +240,13 @@ class JobRecord:
             rescales=tuple(self.rescales),
             autoscaler=self.autoscaler,
         )
+
+    def summary(self, kind: str, num_tasks: dict[str, int], slots: dict[str, tuple[str, int]]) -> JobSummary:
+        """What lists show of the job."""
+        started_ms = self.started_ms or 0
+        changed_ms = max(self._entered_ms.values(), default=started_ms)
+        job, state = self._job, self.status.value
+        return JobSummary(job.job_id, job.name, state, started_ms, self.ended_ms, changed_ms, kind, num_tasks, slots)
 
     @property
     def _is_checkpoint_kept(self) -> bool:

@@ -12,12 +12,14 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from rest_kit import NUM_RECORDS, SEEN, ask, build, part, rest_environment
 
 from headrace.actors.rest.resources.routes import Right
+from headrace.actors.rest.resources.stages import summary_of
 from headrace.actors.rest.security import fresh_tokens
 from headrace.actors.rest.server import RestServer
 from headrace.cli.main import main
@@ -586,26 +588,55 @@ def test_a_job_is_cancelled(tmp_path):
         served.env.close()
 
 
+class Listening:
+    """A cluster, and the names of what its jobs are asked."""
+
+    name = "listening"
+
+    def __init__(self, cluster):
+        self.asked, self._cluster = [], cluster
+        self.ask_dispatcher = cluster.ask_dispatcher
+
+    def ask_job(self, job_id, request, timeout_ms):
+        self.asked.append(type(request).__name__)
+        return self._cluster.ask_job(job_id, request, timeout_ms)
+
+
+@contextmanager
+def listening(served):
+    cluster = Listening(served.env._cluster)
+    tokens = fresh_tokens()
+    server = RestServer(cluster, RestSettings(bind_port="0", view_ttl_ms=0), tokens)
+    try:
+        yield server, cluster.asked, tokens.read
+    finally:
+        server.close()
+
+
 def test_a_look_is_no_sign_of_life_of_a_client(served):
     """What looks must not keep an attached job alive whose program has died."""
-    cluster = served.env._cluster
-    asked = []
-    original = cluster.ask_job
+    with listening(served) as (server, asked, _):
+        server.questions.all_details()
+        server.questions.summaries()
+        server.questions.pending_checkpoints(served.job_id)
+    assert set(asked) == {"FetchJobDetails", "FetchJobSummary", "FetchPendingCheckpoints"}
 
-    class Listening:
-        name = "listening"
-        ask_dispatcher = staticmethod(cluster.ask_dispatcher)
 
-        @staticmethod
-        def ask_job(job_id, request, timeout_ms):
-            asked.append(type(request).__name__)
-            return original(job_id, request, timeout_ms)
-
-    server = RestServer(Listening(), RestSettings(bind_port="0", view_ttl_ms=0), fresh_tokens())
-    server.questions.all_details()
-    server.questions.pending_checkpoints(served.job_id)
-    server.close()
-    assert set(asked) == {"FetchJobDetails", "FetchPendingCheckpoints"}
+def test_lists_ask_jobs_for_what_they_show_and_no_more(served):
+    """However large a job is; and that is what the job in full says, too."""
+    with listening(served) as (server, asked, token):
+        url = server.start()
+        (name,) = [one["id"] for one in ask(url, "/taskmanagers", token).json["taskmanagers"]]
+        slots = ask(url, f"/taskmanagers/{name}", token).json["allocatedSlots"]
+        (listed,) = ask(url, "/jobs/overview", token).json["jobs"]
+        assert ask(url, "/overview", token).status == 200
+        assert set(asked) == {"FetchJobSummary"}
+        (summary,) = server.questions.summaries()
+        assert summary == summary_of(server.questions.details(served.job_id))
+    whole = served.json(served.path)
+    assert sum(slot["assignedTasks"] for slot in slots) == listed["tasks"]["total"] == 6
+    assert listed["tasks"]["running"] == sum(vertex["tasks"]["RUNNING"] for vertex in whole["vertices"])
+    assert (listed["job-type"], listed["start-time"]) == (whole["job-type"], whole["start-time"])
 
 
 def test_ports_of_a_range_are_taken_in_turn_and_a_taken_one_is_said(tmp_path):
