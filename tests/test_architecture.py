@@ -80,6 +80,7 @@ ROOMS = (
     "api/connectors/messages",
     "api/connectors/upserts",
     "api/connectors/kafka",
+    "api/connectors/kinesis",
     "api/connectors/opensearch",
     "api/connectors/cassandra",
     "api/connectors/lake",

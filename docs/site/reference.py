@@ -81,6 +81,7 @@ MODULES = (
     ("files", "headrace.connectors.files", "Files"),
     ("kafka", "headrace.connectors.kafka", "Kafka"),
     ("mqtt", "headrace.connectors.mqtt", "MQTT"),
+    ("kinesis", "headrace.connectors.kinesis", "Amazon Kinesis"),
     ("pulsar", "headrace.connectors.pulsar", "Pulsar"),
     ("rabbitmq", "headrace.connectors.rabbitmq", "RabbitMQ"),
     ("redis", "headrace.connectors.redis", "Redis"),

@@ -22,15 +22,13 @@ from headrace.state.values.durations import parse_duration_ms
 from ...formats.messages import MessageFormat
 from ..messages.client_thread import patience_s_of
 from ..messages.decoding import MessageDecoder, OnError
+from ..messages.fetching import since_ms_of
 from .client import Client, pulsar, told
 from .reader import METADATA, Id, Message, PulsarReader, id_of, in_chunks
 
 __all__ = ["PulsarSource"]
 
 READ_TIMEOUT_MS = 10_000
-
-MOST_DIGITS = 15
-"""Of milliseconds since the epoch: the year 33,658."""
 
 
 class PulsarSource:
@@ -87,7 +85,7 @@ class PulsarSource:
             raise ConfigurationError(message)
         interval_ms = None if discovery_interval is None or bounded else parse_duration_ms(discovery_interval)
         self.is_bounded = bounded
-        self._scan = _Scan(_names_of(topics), start == "latest", _since_ms(start), bounded, interval_ms)
+        self._scan = _Scan(_names_of(topics), start == "latest", since_ms_of(start), bounded, interval_ms)
         self._client = Client(service_url, token, dict(options))
         self._patience_s = patience_s_of(patience)
         self._subscription = subscription
@@ -129,21 +127,6 @@ def _names_of(topics: str | Sequence[str]) -> tuple[str, ...]:
             message = f"a topic that keeps nothing cannot be read exactly once; got {name!r}"
             raise ConfigurationError(message, hint=f"persistent:{name.removeprefix('non-persistent:')}")
     return names
-
-
-def _since_ms(start: str) -> int:
-    """When messages must have been published, epoch milliseconds; 0 for whenever.
-
-    Raises:
-        ConfigurationError: If that is no beginning.
-    """
-    text = start.removeprefix("timestamp:") if isinstance(start, str) else ""
-    if text != start and text.isdecimal() and len(text) <= MOST_DIGITS:
-        return int(text)
-    if start not in ("earliest", "latest"):
-        message = f"start must be earliest, latest, or timestamp: and epoch milliseconds; got {start!r}"
-        raise ConfigurationError(message)
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
