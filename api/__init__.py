@@ -4,7 +4,7 @@ Everything a program needs is here by name; connectors are in ``headrace.connect
 Python's own in ``headrace.functions``. Names are loaded when they are first used: importing the package costs next to
 nothing, and never loads Ray.
 
-The rooms are `stream`, `dataset`, `table` and `sql`, `jobs` (a job that was submitted), `rest`, `connectors`,
+The rooms are `stream`, `storm`, `dataset`, `table` and `sql`, `jobs` (a job that was submitted), `rest`, `connectors`,
 `formats`, `testing`, `cli`, `data` and `arguments` (what all of them check what they are given by).
 
 May import: its rooms but `cli`, `headrace.engine`, `headrace.state`. Start reading at `stream.environment`.

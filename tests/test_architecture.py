@@ -94,6 +94,7 @@ ROOMS = (
     "api/connectors/sql",
     "api/connectors",
     "api/stream",
+    "api/storm",
     "api/dataset",
     "api/sql/parsing",
     "api/sql/functions",
