@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.engine.errors import InternalError, raise_from_outside
+from headrace.engine.functions.keys import KeySelector
 from headrace.engine.kernel.event_log import EventLog, FetchStory
 from headrace.engine.kernel.link import BARE, Frame, LinkReceiver, LinkSender, LinkTiming, Parcel
 from headrace.engine.kernel.machine import (
@@ -296,8 +297,15 @@ class HostKernel:
         """Have a call made for each message on an exchange; see `headrace.actors.hosts.record_samples`. As `observe` it
         may be called from another thread.
         """
-        slots = [cell.machine for cell in list(self._steppers) if hasattr(cell.machine, "tap")]
-        return [attempt for slot in slots for attempt in slot.tap(vertex, edge_id, tap)]
+        return [attempt for slot in self._slots() for attempt in slot.tap(vertex, edge_id, tap)]
+
+    def key_selector(self, vertex: VertexId, edge_id: int) -> KeySelector | None:
+        """By what tasks find keys; see `headrace.actors.hosts.hot_keys`. It may be called as `tap`."""
+        found = (slot.key_selector(vertex, edge_id) for slot in self._slots())
+        return next((one for one in found if one is not None), None)
+
+    def _slots(self) -> list[Any]:
+        return [cell.machine for cell in list(self._steppers) if hasattr(cell.machine, "tap")]
 
     @property
     def has_mail(self) -> bool:

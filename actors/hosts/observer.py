@@ -24,6 +24,8 @@ from headrace.engine.errors import ClusterUnavailableError, InternalError
 from headrace.engine.kernel.sampling_settings import LONGEST_SAMPLING_MS
 from headrace.engine.protocol.messages import RequestFailed
 from headrace.engine.protocol.observation_messages import (
+    FindHotKeys,
+    HotKeys,
     ListLogs,
     ObservedTask,
     ReadLog,
@@ -37,6 +39,7 @@ from headrace.engine.task.chain import ChainLink
 from headrace.engine.task.task import Task
 from headrace.state.identifiers import ExecutionAttemptId
 
+from .hot_keys import KeySelectorOf, hot_keys
 from .log_files import HostLogs, host_logs
 from .record_samples import TapChannels, sample_records
 
@@ -89,6 +92,7 @@ class HostObserver:
         host: Its name: only logs of this one and its slots are shown; empty for all.
         logs: Where logs are kept; None for nowhere.
         tap_channels: Has it told of what arrives at its tasks; see `headrace.actors.hosts.record_samples`.
+        key_selector: By what tasks find keys; see `headrace.actors.hosts.hot_keys`.
     """
 
     def __init__(
@@ -98,8 +102,10 @@ class HostObserver:
         host: str = "",
         logs: Callable[[], HostLogs | None] = host_logs,
         tap_channels: TapChannels = lambda _vertex, _edge_id, _tap: [],
+        key_selector: KeySelectorOf = lambda _vertex, _edge_id: None,
     ) -> None:
         self._tap_channels = tap_channels
+        self._key_selector = key_selector
         self._host = host
         self._logs = logs
         self._observe = observe
@@ -117,6 +123,8 @@ class HostObserver:
             return None if logs is None else logs.read(request.name, request.offset, request.max_bytes, self._host)
         if isinstance(request, SampleRecords):
             return self._with_room(lambda: self._sample_records(request))
+        if isinstance(request, FindHotKeys):
+            return self._with_room(lambda: self._hot_keys(request))
         if not isinstance(request, SampleTasks):
             message = f"a host's observer does not answer {type(request).__name__}"
             return RequestFailed(InternalError(message))
@@ -128,6 +136,10 @@ class HostObserver:
     def _sample_records(self, request: SampleRecords) -> list[RecordSample]:
         with self._taps:
             return sample_records(self._tap_channels, request)
+
+    def _hot_keys(self, request: FindHotKeys) -> list[HotKeys]:
+        with self._taps:
+            return hot_keys(self._tap_channels, self._key_selector, request)
 
     def _with_room(self, look: Callable[[], Any]) -> Any:
         if not self._room.acquire(blocking=False):

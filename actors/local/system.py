@@ -366,7 +366,9 @@ class LocalSystem(ProcessClocks):
             raise InternalError(message, host=command.host, parent=parent)
         self._used_names.add(command.host)
         kernel = HostKernel(command.host, self, self._timing)
-        observer = HostObserver(kernel.observe, lambda: self._driving, logs=lambda: self._logs, tap_channels=kernel.tap)
+        observer = HostObserver(
+            kernel.observe, lambda: self._driving, "", lambda: self._logs, kernel.tap, kernel.key_selector
+        )
         self._hosts[command.host] = _LocalHost(parent, kernel, command.actors, observer)
         if parent is not None:
             self._hosts[parent].children.append(command.host)

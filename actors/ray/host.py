@@ -294,7 +294,11 @@ class _Process(ProcessClocks):
         # The loop's thread; None before it runs.
         self._thread: LoopThread | None = None
         self.observer = HostObserver(
-            self._kernel.observe, lambda: self._thread, spec.host, tap_channels=self._kernel.tap
+            self._kernel.observe,
+            lambda: self._thread,
+            spec.host,
+            tap_channels=self._kernel.tap,
+            key_selector=self._kernel.key_selector,
         )
         self.clock = SteadyClock()
         self._arrival = threading.Condition()

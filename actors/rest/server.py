@@ -37,6 +37,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.state.credentials import masked
 from headrace.state.reading.stored_json import parse_json
 
+from .resources.frequent_keys import HotKeysOfVertices
 from .resources.operations import Operations
 from .resources.programs import ProgramPlace, Programs
 from .resources.questions import AsksCluster, ClusterQuestions
@@ -105,6 +106,7 @@ class RestServer:
         self._operations = Operations(settings.store_duration_ms)
         self._samplings = Samplings(settings)
         self._records = RecordSamples(settings)
+        self._hot_keys = HotKeysOfVertices(settings)
         self._programs = Programs(settings, programs)
         self.table = route_table(
             settings,
@@ -112,6 +114,7 @@ class RestServer:
             self._operations,
             self._samplings,
             self._records,
+            self._hot_keys,
             StatesOfKeys(settings),
             self._programs,
         )
@@ -184,6 +187,7 @@ class RestServer:
         self._operations.close()
         self._samplings.close()
         self._records.close()
+        self._hot_keys.close()
         self._programs.close()
         self.questions.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -46,6 +46,7 @@ def route_table(
     changes: operations.Operations,
     samplings: Samplings,
     records: Handler,
+    hot_keys: Handler,
     kept: states.StatesOfKeys,
     programs: Programs,
 ) -> RouteTable:
@@ -57,6 +58,7 @@ def route_table(
         changes: What it has begun.
         samplings: What it finds out by looking.
         records: Shows records.
+        hot_keys: Shows the keys that are read most.
         kept: Shows state by key.
         programs: Takes programs, and runs them.
     """
@@ -177,6 +179,19 @@ def route_table(
             (
                 Parameter("edge", "the number of one of its inputs, as the plan has it", "integer", is_required=True),
                 Parameter("num", "how many of each subtask (10)", "integer"),
+                Parameter("mask", "names of fields whose values are hidden; * for all values", is_list=True),
+            ),
+        ),
+        Route(
+            "GET",
+            f"{_VERTEX}/hotkeys",
+            Right.WRITE,
+            hot_keys,
+            "The keys that subtasks of a vertex are sent most, where the cluster shows records.",
+            (
+                Parameter("edge", "the number of one of its inputs, as the plan has it", "integer", is_required=True),
+                Parameter("subtask", "of one subtask; of all without it", "integer"),
+                Parameter("num", "how many of each subtask (5)", "integer"),
                 Parameter("mask", "names of fields whose values are hidden; * for all values", is_list=True),
             ),
         ),

@@ -13,6 +13,9 @@ from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 __all__ = [
     "OBSERVER_ACTOR",
+    "FindHotKeys",
+    "HotKey",
+    "HotKeys",
     "ListLogs",
     "LogChunk",
     "LogFile",
@@ -150,6 +153,61 @@ class RecordSample:
     attempt: ExecutionAttemptId
     schema: str
     records: tuple[ShownRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindHotKeys:
+    """Name the keys that the tasks of a vertex are sent most on an exchange. Answer: a list of `HotKeys`, once enough
+    records were looked at or the time is over; empty where the exchange has no keys.
+
+    Attributes:
+        vertex: Who reads.
+        edge_id: The exchange.
+        num_keys: Of each task, at most.
+        duration_ms: So long records are waited for.
+        subtask: Of this one only; None for all.
+        masked: Names of fields whose values are not shown, in lower case.
+        hides_values: Whether no value is shown at all, only its type.
+    """
+
+    vertex: VertexId
+    edge_id: int
+    num_keys: int
+    duration_ms: int
+    subtask: int | None = None
+    masked: frozenset[str] = frozenset()
+    hides_values: bool = False
+
+
+class HotKey(NamedTuple):
+    """A key.
+
+    Attributes:
+        text: The key, cut where it is long.
+        share: Of the records that the task was sent, 0 to 1.
+    """
+
+    text: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class HotKeys:
+    """What one attempt was sent, by key.
+
+    Attributes:
+        attempt: Which one.
+        num_records: How many records it was sent meanwhile.
+        num_looked_at: Of how many of them the key was found.
+        num_keys: How many different keys these had.
+        keys: The most frequent ones, the first first.
+    """
+
+    attempt: ExecutionAttemptId
+    num_records: int
+    num_looked_at: int
+    num_keys: int
+    keys: tuple[HotKey, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from ..columns.records import Batch, CheckpointBarrier, Element
 from ..functions.isolation import Handed
 from ..functions.steps import UNBOUNDED_ROWS
 from ..graph.job_graph import JobEdge
+from ..operators.exchange import HashPartitioner
 from ..protocol.task_messages import AddCredit, TaskDeployment, edge_number
 from .chain import ChainLink, OutputGate
 from .channels import MESSAGES_PER_WINDOW, InputChannel, OutputChannel
@@ -38,6 +39,7 @@ class TaskInputs:
         channels: The ordinary ones, by number.
         feedback: Those that close a loop here: they are not aligned and hold no other back.
         in_loop: The numbers of ordinary channels that come from within a loop.
+        key_selectors: By what records are dealt out on exchanges that go by key.
     """
 
     def __init__(self, deployment: TaskDeployment) -> None:
@@ -61,6 +63,8 @@ class TaskInputs:
         self.by_peer: dict[tuple[int, ExecutionAttemptId], InputChannel] = {(c.edge_id, c.producer): c for c in every}
         self.channels = [channel for channel in every if not edges[channel.edge_id].is_feedback]
         self.feedback = [channel for channel in every if edges[channel.edge_id].is_feedback]
+        hashed = ((one.edge_id, one.partitioner) for one in deployment.input_edges)
+        self.key_selectors = {key: one.key_selector for key, one in hashed if isinstance(one, HashPartitioner)}
         self.in_loop = {channel.index for channel in self.channels if edges[channel.edge_id].is_in_loop}
 
     def numbers(self) -> dict[str, float]:

@@ -22,6 +22,7 @@ from headrace.state.keyed.managed_memory import ManagedMemory
 
 from ..columns.records import CheckpointBarrier
 from ..errors import ExternalError, HeadraceError, InternalError, raise_from_outside
+from ..functions.keys import KeySelector
 from ..kernel.machine import (
     Address,
     Asked,
@@ -173,6 +174,11 @@ class SlotMachine:
         for task in tasks:
             task.tap(edge_id, tap)
         return [task.attempt for task in tasks]
+
+    def key_selector(self, vertex: VertexId, edge_id: int) -> KeySelector | None:
+        """By what tasks of a vertex find keys of what they are sent on an exchange. May be called as `observe`."""
+        tasks = (task for attempt, task in list(self._tasks.items()) if attempt.vertex == vertex)
+        return next((task.key_selector(edge_id) for task in tasks), None)
 
     def close(self) -> None:
         """Let go of everything, as the host ends in order."""

@@ -42,6 +42,7 @@ from ..columns.records import (
 )
 from ..connectors.sources import PollResult, SourceOperator
 from ..errors import HeadraceError
+from ..functions.keys import KeySelector
 from ..functions.steps import StepMeter
 from ..graph.job_graph import JobVertex
 from ..kernel.machine import Address, Command
@@ -264,6 +265,10 @@ class Task:
         for channel in self._task_inputs.by_peer.values():
             if channel.edge_id == edge_id:
                 channel.tap = None if tap is None else functools.partial(tap, self.attempt)
+
+    def key_selector(self, edge_id: int) -> KeySelector | None:
+        """By what keys are found of what comes on an exchange; None if it is not dealt out by key."""
+        return self._task_inputs.key_selectors.get(edge_id)
 
     def take_commands(self) -> list[Command]:
         """Return the commands that have come up, in order."""

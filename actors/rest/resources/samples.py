@@ -9,20 +9,23 @@ Not of Flink.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace.engine.errors import ClusterUnavailableError
 from headrace.engine.kernel.machine import Address
 from headrace.engine.kernel.rest_settings import RestSettings
-from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR, RecordSample, SampleRecords
+from headrace.engine.protocol.details import JobDetails, SubtaskView, VertexDetails
+from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR, FindHotKeys, RecordSample, SampleRecords
 from headrace.engine.protocol.states import TaskState
+from headrace.engine.protocol.views import VertexView
 
 from .questions import AsksCluster
 from .routes import RestError, RestRequest
 from .vertices import find_vertex
 
-__all__ = ["RecordSamples"]
+__all__ = ["LooksAtRecords", "RecordSamples", "running_hosts"]
 
 DEFAULT_RECORDS = 10
 MOST_RECORDS = 50
@@ -40,8 +43,8 @@ MOST_HOSTS = 16
 ALL = "*"
 
 
-class RecordSamples:
-    """Answers with the newest records of an exchange.
+class LooksAtRecords:
+    """What looking at the records of an exchange takes: who may, at which slots, and what is hidden.
 
     Args:
         settings: The server's.
@@ -57,29 +60,69 @@ class RecordSamples:
         """Look no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def __call__(self, request: RestRequest) -> Any:
-        """The newest records that the subtasks of a vertex are sent on one of its inputs; looks for two seconds."""
+    def input_of(self, request: RestRequest, what: str) -> tuple[VertexView, VertexDetails, int]:
+        """Return the vertex that is asked about, and the number of the input.
+
+        Raises:
+            RestError: 403 if the cluster shows no records, 404 if there is no such vertex or input.
+        """
         if not self._is_enabled:
-            raise RestError(403, "records are not shown by this cluster: rest.record-samples.enabled is false")
-        details = request.cluster.details(request.path["jobid"])
+            raise RestError(403, f"{what} are not shown by this cluster: rest.record-samples.enabled is false")
+        details: JobDetails = request.cluster.details(request.path["jobid"])
         view, more = find_vertex(details, request.path["vertexid"])
-        edge_id = request.query["edge"]
+        edge_id: int = request.query["edge"]
         if not any(edge.edge_id == edge_id and edge.target == view.vertex_id for edge in details.edges):
             known = sorted(edge.edge_id for edge in details.edges if edge.target == view.vertex_id)
             raise RestError(404, f"vertex {view.vertex_id!r} has no input by the number {edge_id}; it has {known}")
-        number = request.query.get("num", DEFAULT_RECORDS)
-        if not 1 <= number <= MOST_RECORDS:
-            raise RestError(400, f"num must be from 1 to {MOST_RECORDS}")
+        return view, more, edge_id
+
+    def masked(self, request: RestRequest) -> tuple[frozenset[str], bool]:
+        """Return the names of fields that are hidden from who asks, and whether all values are."""
         wanted = request.query.get("mask") or []
-        masked = self._masked | {name.lower() for name in wanted if name != ALL}
-        question = SampleRecords(view.vertex_id, edge_id, number, LOOK_MS, masked, ALL in wanted)
-        hosts = sorted({one.host for one in more.subtasks if one.state == TaskState.RUNNING.value})
+        return self._masked | {name.lower() for name in wanted if name != ALL}, ALL in wanted
+
+    def ask(self, request: RestRequest, hosts: list[str], question: SampleRecords | FindHotKeys) -> list[Any]:
+        """Ask slots at the same time; gives all that they answer, of those that are there.
+
+        Raises:
+            RestError: 503 if others look.
+        """
+        cluster, timeout_ms = request.cluster.cluster, question.duration_ms + request.cluster.timeout_ms
         if not self._room.acquire(blocking=False):
             raise RestError(503, f"records are looked at by {MOST_LOOKS} others; ask again later")
         try:
-            found = self._ask(request, hosts[:MOST_HOSTS], question)
+            asked = [self._threads.submit(_ask, cluster, host, question, timeout_ms) for host in hosts[:MOST_HOSTS]]
+            return [found for one in asked for found in one.result()]
         finally:
             self._room.release()
+
+
+def running_hosts(subtasks: Iterable[SubtaskView]) -> list[str]:
+    """Return the slots that run some subtasks."""
+    return sorted({one.host for one in subtasks if one.state == TaskState.RUNNING.value})
+
+
+def _ask(cluster: AsksCluster, host: str, question: Any, timeout_ms: int) -> list[Any]:
+    try:
+        found: list[Any] = cluster.ask_machine(Address(host, OBSERVER_ACTOR), question, timeout_ms)
+    except ClusterUnavailableError:
+        return []  # it has just ended
+    return found
+
+
+class RecordSamples(LooksAtRecords):
+    """Answers with the newest records of an exchange."""
+
+    def __call__(self, request: RestRequest) -> Any:
+        """The newest records that the subtasks of a vertex are sent on one of its inputs; looks for two seconds."""
+        view, more, edge_id = self.input_of(request, "records")
+        number = request.query.get("num", DEFAULT_RECORDS)
+        if not 1 <= number <= MOST_RECORDS:
+            raise RestError(400, f"num must be from 1 to {MOST_RECORDS}")
+        masked, hides_values = self.masked(request)
+        hosts = running_hosts(more.subtasks)
+        question = SampleRecords(view.vertex_id, edge_id, number, LOOK_MS, masked, hides_values)
+        found: list[RecordSample] = self.ask(request, hosts, question)
         return {
             "id": view.vertex_id,
             "edge": edge_id,
@@ -87,19 +130,6 @@ class RecordSamples:
             "left-out-hosts": max(len(hosts) - MOST_HOSTS, 0),
             "subtasks": [_as_json(one) for one in sorted(found, key=lambda one: one.attempt.subtask)],
         }
-
-    def _ask(self, request: RestRequest, hosts: list[str], question: SampleRecords) -> list[RecordSample]:
-        cluster, timeout_ms = request.cluster.cluster, question.duration_ms + request.cluster.timeout_ms
-        asked = [self._threads.submit(_sample, cluster, host, question, timeout_ms) for host in hosts]
-        return [sample for one in asked for sample in one.result()]
-
-
-def _sample(cluster: AsksCluster, host: str, question: SampleRecords, timeout_ms: int) -> list[RecordSample]:
-    try:
-        found: list[RecordSample] = cluster.ask_machine(Address(host, OBSERVER_ACTOR), question, timeout_ms)
-    except ClusterUnavailableError:
-        return []  # it has just ended
-    return found
 
 
 def _as_json(one: RecordSample) -> dict[str, Any]:

@@ -477,6 +477,18 @@ def test_skewed_subtasks_and_a_source_that_holds_event_time_back_are_named(modul
     (hint,) = call(modules, "hints", "hintsOf", graph([vertex("s", 0.5, 0), skewed], [("s", "k")]))
     assert hint["kind"] == "skew"
     assert "Subtask 4 of 4 reads 70 %" in hint["text"]
+    job = graph([vertex("s", 0.5, 0), skewed], [("s", "k")])
+    job["plan"]["nodes"][1]["inputs"][0] |= {"ship_strategy": "HASH", "edge": 2}
+    (hint,) = call(modules, "hints", "hintsOf", job)
+    assert (hint["keyed"]["edge"], hint["keyed"]["subtask"]) == (2, 3)
+    keys = [{"key": "'c0'", "share": 0.52}, {"key": "'c1'", "share": 0.2}, {"key": "'c2'", "share": 0.01}]
+    answer = {"subtasks": [{"subtask": 3, "looked-at": 9, "keys-seen": 40, "keys": keys}]}
+    named = call(modules, "hints", "withKeys", hint, answer)
+    assert named["text"].endswith("reads 70 % of its records. Key 'c0' has 52 % of what it reads, 'c1' has 20 %.")
+    answer["subtasks"][0]["keys"] = keys[2:]
+    assert "No key has 10 % of them, of 40" in call(modules, "hints", "withKeys", hint, answer)["text"]
+    answer["subtasks"][0]["subtask"] = 1
+    assert call(modules, "hints", "withKeys", hint, answer) == hint
 
     def source(name, *watermarks):
         parts = [{"name": str(i), "watermark": ms, "idle": ms == "idle"} for i, ms in enumerate(watermarks)]

@@ -16,11 +16,13 @@ import pyarrow as pa
 import pytest
 from rest_kit import ask, rest_environment
 
+from headrace.actors.hosts.hot_keys import MOST_ROWS, ROWS_OF_BATCH, hot_keys
 from headrace.actors.hosts.observer import HostObserver
 from headrace.actors.hosts.record_samples import MOST_CHARACTERS, sample_records
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.columns.records import Batch, RowKind
-from headrace.engine.protocol.observation_messages import SampleRecords
+from headrace.engine.functions.keys import KeySelector
+from headrace.engine.protocol.observation_messages import FindHotKeys, SampleRecords
 from headrace.engine.protocol.task_messages import DataMessage
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
@@ -209,3 +211,79 @@ def test_two_who_look_at_once_both_see_records():
     for look in looks:
         look.join()
     assert [len(sample.records) for samples in found for sample in samples] == [3, 3]
+
+
+# -------------------------------------------------------------------------------------------------------------- hot keys
+def counted(*batches, selector=None, subtask=None, **options):
+    request = FindHotKeys(VertexId("v"), 0, 3, 50, subtask, **options)
+    selector = selector or KeySelector.of_field("k")
+    return hot_keys(Channels(*batches), lambda _vertex, _edge_id: selector, request)
+
+
+def keyed(*keys):
+    return Batch.of_rows([{"k": key, "n": n} for n, key in enumerate(keys)])
+
+
+def test_the_hottest_keys_have_their_shares_also_of_batches_that_are_not_looked_at_as_a_whole():
+    large = keyed(*(0 if n % 2 else n for n in range(40 * ROWS_OF_BATCH)))
+    (one,) = counted(keyed(7, 7, 8), large, keyed(7))
+    assert (one.num_records, one.num_looked_at) == (40 * ROWS_OF_BATCH + 4, ROWS_OF_BATCH + 4)
+    assert one.keys[0].text == "0"
+    assert one.keys[0].share == pytest.approx(0.5, abs=0.01)
+    (small,) = counted(keyed(7, 7, 8), keyed(7))
+    assert [(key.text, key.share) for key in small.keys] == [("7", 0.75), ("8", 0.25)]
+    assert small.num_keys == 2
+    (bounded,) = counted(*[large] * 1_000)
+    assert bounded.num_looked_at <= MOST_ROWS + ROWS_OF_BATCH
+
+
+def test_keys_that_are_to_be_masked_never_become_text():
+    def texts(selector, **options):
+        (one,) = counted(Batch.of_rows([{"k": "ann", "n": 5}]), selector=selector, **options)
+        return [key.text for key in one.keys]
+
+    masked = {"masked": frozenset({"k"})}
+    assert texts(KeySelector.of_field("k")) == ["'ann'"]
+    assert texts(KeySelector.of_field("k"), **masked) == ["'***'"]
+    assert texts(KeySelector.of_field("k", "n"), **masked) == ["('***', 5)"]
+    assert texts(KeySelector.of_field("n"), **masked) == ["5"]
+    assert texts(KeySelector.of_field("n"), hides_values=True) == ["<int>"]
+    by_function = KeySelector.of_function(lambda row: row["k"])
+    assert texts(by_function) == ["'ann'"]
+    assert texts(by_function, **masked) == ["<str>"]  # nobody knows what a function makes of a record
+    assert counted(keyed(1), subtask=1) == []
+
+
+def test_hot_keys_of_a_subtask_by_rest(tmp_path):
+    env = rest_environment(rest={"allows_record_samples": True})
+    try:
+        rows = GeneratorSource(lambda n: {"customer": f"c{0 if n % 3 else n % 50}"}, records_per_second=2_000)
+        keys = env.from_source(rows, None, "rows").uid("rows").key_by("customer").map(lambda row: row).uid("keyed")
+        keys.rebalance().map(lambda row: row).uid("not keyed").filter(lambda _row: False).print()
+        job = env.execute_async("hot")
+        (address,) = env._cluster.rest_addresses()
+
+        def get(vertex, query, token=address.tokens.write):
+            path = f"/jobs/{job.get_job_id()}/vertices/{vertex}/hotkeys{query}"
+            return ask(address.url, path, token)
+
+        deadline = time.monotonic() + PATIENCE_S
+        while job.view().state != "RUNNING":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        answer = get("keyed", "?edge=0&num=2")
+        assert answer.status == 200, answer
+        hot = [one for one in answer.json["subtasks"] if one["keys"] and one["keys"][0]["key"] == "'c0'"]
+        assert len(hot) == 1, answer.json
+        # Two of three records are of it, and of the others those that the subtask has, too.
+        assert 2 / 3 <= hot[0]["keys"][0]["share"] < 1
+        subtask = hot[0]["subtask"]
+        (alone,) = get("keyed", f"?edge=0&subtask={subtask}&mask=customer").json["subtasks"]
+        assert (alone["subtask"], alone["keys"][0]["key"]) == (subtask, "'***'")
+        assert get("not%20keyed", "?edge=1").json["subtasks"] == []
+        assert get("keyed", "?edge=0", address.tokens.read).status == 403
+        assert [get("keyed", query).status for query in ("", "?edge=5", "?edge=0&num=0", "?edge=0&subtask=9")] == [
+            400, 404, 400, 404,
+        ]  # fmt: skip
+    finally:
+        env.close()

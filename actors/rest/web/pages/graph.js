@@ -1,9 +1,9 @@
 // The graph of a job with what is most likely wrong with it, the list of its vertices, and the drawer of one of them.
 
-import { answers, path, usePoll } from "../parts/api.js";
+import { answers, path, server, usePoll } from "../parts/api.js";
 import { Card, Load, State, Table } from "../parts/elements.js";
 import { lag, percent, rate, whole } from "../parts/format.js";
-import { hintsOf, holders } from "../parts/hints.js";
+import { hintsOf, holders, withKeys } from "../parts/hints.js";
 import { html } from "../parts/html.js";
 import { JobGraph } from "../parts/job_graph.js";
 import { go, href } from "../parts/router.js";
@@ -12,6 +12,8 @@ import { Drawer } from "./drawer.js";
 const ENDED = new Set(["FINISHED", "CANCELED", "FAILED"]);
 
 const MOST_HINTS = 3;
+
+const KEYS_EVERY_MS = 60_000;
 
 const COLUMNS = (job) => [
   { label: "Operator chain", wide: true, cell: (one) => html`<a class="strong" href=${href("job", job.jid, "graph", one.id)}>${one.name}</a>` },
@@ -37,6 +39,15 @@ function useHints(job) {
   return [...hintsOf(job), ...late];
 }
 
+/** The path that counts the keys of the first skewed vertex, where this token may see them; it looks for a second. */
+function whereKeysAre(job, hints) {
+  const [skewed] = hints.filter((hint) => hint.keyed);
+  const isShown = server.config?.features["record-samples"] && answers("/jobs/{jobid}/vertices/{vertexid}/hotkeys");
+  if (!skewed || !isShown) return "";
+  const { edge, subtask } = skewed.keyed;
+  return `${path("jobs", job.jid, "vertices", skewed.id, "hotkeys")}?edge=${edge}&subtask=${subtask}`;
+}
+
 function Hints({ job, hints }) {
   if (hints.length === 0) return null;
   return html`<div class="hints" aria-label="What to look at">${hints.slice(0, MOST_HINTS).map((hint) => html`<a key=${hint.kind + hint.id}
@@ -44,7 +55,10 @@ function Hints({ job, hints }) {
 }
 
 export function Graph({ job, history, route }) {
-  const hints = useHints(job);
+  const found = useHints(job);
+  const where = whereKeysAre(job, found);
+  const { data: keys } = usePoll(where, KEYS_EVERY_MS);
+  const hints = found.map((hint) => (hint.keyed && keys?.id === hint.id ? withKeys(hint, keys) : hint));
   const [chosen, tab] = route;
   const vertex = job.vertices.find((one) => one.id === chosen);
   const choose = (id) => (id === chosen ? go("job", job.jid, "graph") : go("job", job.jid, "graph", id));

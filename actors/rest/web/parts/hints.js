@@ -1,6 +1,6 @@
 // What is most likely wrong with a job: read off numbers, said in words. All of it is pure.
 
-import { duration, isEnd, isNone, percent } from "./format.js";
+import { duration, isEnd, isNone, percent, whole } from "./format.js";
 
 // Flink calls a share of time under backpressure up to this one OK.
 export const HELD_UP = 0.1;
@@ -11,6 +11,9 @@ const SATURATED = 0.9;
 // Flink's measure of skew, in percent: the mean distance from the mean over the mean.
 const SKEWED = 40;
 const FEWEST_RECORDS_PER_S = 10;
+// A key with less of a subtask's records is no reason for its skew.
+const HOT = 0.1;
+const MOST_KEYS = 3;
 const WATERMARK_BEHIND_MS = 5_000;
 
 /** The vertices that each vertex reads, and those that read it; loops left out. */
@@ -95,6 +98,7 @@ export function hintsOf(job) {
   const byId = new Map(job.vertices.map((vertex) => [vertex.id, vertex]));
   const heldUpBy = causesOf(job, inputs, outputs, byId);
   const causes = heldUpBy.size > 0 ? heldUpBy : saturating(job, inputs, byId);
+  const nodeOf = new Map(job.plan.nodes.map((node) => [node.id, node]));
   const hints = [];
   for (const vertex of job.vertices) {
     if (vertex.spread === undefined) continue;
@@ -110,16 +114,29 @@ export function hintsOf(job) {
     const { skew, "largest-share": share, "largest-subtask": subtask } = vertex.spread;
     const isTelling = vertex["read-records-per-second"] >= FEWEST_RECORDS_PER_S && vertex.spread["max-busy"] >= BUSY;
     if (isTelling && vertex.parallelism > 1 && skew >= SKEWED) {
+      const keyed = nodeOf.get(vertex.id).inputs?.find((input) => input.ship_strategy === "HASH");
+      const reads = `Subtask ${subtask + 1} of ${vertex.parallelism} reads ${percent(share)} of its records.`;
       hints.push({
         kind: "skew",
         id: vertex.id,
         title: `${vertex.name} is skewed`,
-        text: `Subtask ${subtask + 1} of ${vertex.parallelism} reads ${percent(share)} of its records. ${inputs.get(vertex.id).length > 0 ? "A few keys may have most of them." : "Its splits may be uneven."}`,
+        text: `${reads} ${inputs.get(vertex.id).length > 0 ? "A few keys may have most of them." : "Its splits may be uneven."}`,
+        ...(keyed && { keyed: { edge: keyed.edge, subtask, reads } }),
       });
     }
   }
   const rank = { bottleneck: 0, skew: 1 };
   return hints.sort((one, other) => rank[one.kind] - rank[other.kind]);
+}
+
+/** A hint about skew with the keys that its subtask reads most, as the server has counted them; as it is without that. */
+export function withKeys(hint, answer) {
+  const found = answer?.subtasks.find((one) => one.subtask === hint.keyed?.subtask);
+  if (!found || found["looked-at"] === 0) return hint;
+  const hot = found.keys.filter((one) => one.share >= HOT).slice(0, MOST_KEYS);
+  const said = hot.map((one, index) => `${index === 0 ? "Key " : ""}${one.key} has ${percent(one.share)}${index === 0 ? " of what it reads" : ""}`);
+  const text = hot.length > 0 ? said.join(", ") : `No key has ${percent(HOT)} of them, of ${whole(found["keys-seen"])} that were seen`;
+  return { ...hint, text: `${hint.keyed.reads} ${text}.` };
 }
 
 /** Operators that make watermarks, each with its subtasks' parts: sources, and what assigns event times. */
