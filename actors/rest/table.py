@@ -92,7 +92,12 @@ def route_table(
         ),
         (f"{_JOB}/accumulators", jobs.accumulators, "What user functions have accumulated.", ()),
         (f"{_JOB}/metrics", metrics.job_metrics, "Metrics of a job as such.", (_GET,)),
-        (f"{_JOB}/watermarks", vertices.watermarks_of_job, "Where event time is in all operators of a job.", ()),
+        (
+            f"{_JOB}/watermarks",
+            vertices.watermarks_of_job,
+            "Where event time is in all operators of a job.",
+            (Parameter("makers", "whether only operators that make watermarks are told of (false)", "boolean"),),
+        ),
         (_CHECKPOINTS, checkpoints.statistics, "Counts, a summary and the newest checkpoints of a job.", ()),
         (f"{_CHECKPOINTS}/config", checkpoints.configuration, "How a job takes checkpoints.", ()),
         (f"{_CHECKPOINTS}/details/:checkpointid", checkpoints.checkpoint, "One checkpoint, vertex by vertex.", ()),

@@ -45,7 +45,7 @@ class OperatorEventTime:
             if it waits for none.
         parts: What holds its watermark back, if it makes watermarks; at most `MOST_PARTS`.
         num_parts: How many there are.
-        subtask: Which it is; known to the JobManager.
+        subtask: Which it is.
     """
 
     watermark_ms: int | None
@@ -55,10 +55,12 @@ class OperatorEventTime:
     subtask: int = 0
 
     @classmethod
-    def of(cls, watermark_ms: int | None, next_ms: int | None, parts: list[WatermarkPart]) -> OperatorEventTime:
+    def of(
+        cls, watermark_ms: int | None, next_ms: int | None, parts: list[WatermarkPart], subtask: int = 0
+    ) -> OperatorEventTime:
         """Return it with the parts that are furthest behind."""
         behind = sorted(parts, key=_by_place)
-        return cls(watermark_ms, next_ms, tuple(behind[:MOST_PARTS]), len(parts))
+        return cls(watermark_ms, next_ms, tuple(behind[:MOST_PARTS]), len(parts), subtask)
 
 
 def _by_place(part: WatermarkPart) -> tuple[bool, bool, int]:

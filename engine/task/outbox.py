@@ -237,7 +237,8 @@ class TaskMetrics:
         operators: dict[OperatorId, dict[str, MetricValue]] = {
             OperatorId(link.uid): link.call(link.metrics.statistics) for link in self._links
         }
-        event_time = {OperatorId(link.uid): _event_time_of(link) for link in self._links}
+        subtask = self._outbox.attempt.subtask
+        event_time = {OperatorId(link.uid): _event_time_of(link, subtask) for link in self._links}
         numbers = {**self._numbers(), **channels}
         pending = operators[OperatorId(self._links[0].uid)].get("pending_records")
         if isinstance(pending, (int, float)):  # of a source that knows
@@ -271,10 +272,10 @@ class TaskMetrics:
         return numbers
 
 
-def _event_time_of(link: ChainLink) -> OperatorEventTime:
+def _event_time_of(link: ChainLink, subtask: int = 0) -> OperatorEventTime:
     """Where event time is in an operator; nothing is known of one that is not open, as while state is restored."""
     if not link.is_open:
-        return OperatorEventTime(None)
+        return OperatorEventTime(None, subtask=subtask)
     watermark_ms = link.metrics.gauges.get("watermark_ms")
     parts, next_ms = link.operator.watermark_parts(), link.operator.next_event_time()
-    return OperatorEventTime.of(None if watermark_ms is None else int(watermark_ms), next_ms, parts)
+    return OperatorEventTime.of(None if watermark_ms is None else int(watermark_ms), next_ms, parts, subtask)

@@ -49,7 +49,8 @@ from headrace.engine.task.task import Task
 ASKING = """
 import sys, urllib.request
 url, token, job, _ = sys.argv[1:]
-paths = ["/overview", "/jobs/overview", f"/jobs/{job}", f"/jobs/{job}/watermarks", f"/jobs/{job}/checkpoints"]
+paths = ["/overview", "/jobs/overview", f"/jobs/{job}", f"/jobs/{job}/watermarks?makers=true"]
+paths.append(f"/jobs/{job}/checkpoints")
 for told in sys.stdin:
     for path in paths if told == "look\\n" else []:
         request = urllib.request.Request(url + path, headers={"Authorization": "Bearer " + token})

@@ -173,6 +173,10 @@ def watermarks(request: RestRequest) -> Any:
 def watermarks_of_job(request: RestRequest) -> Any:
     """Where event time is in all operators, and what holds it back; not of Flink."""
     details = request.cluster.details(request.path["jobid"])
+    makers_only = request.query.get("makers", False)
+    chosen = (
+        (view, [one for one in view.operators if _makes(one) or not makers_only]) for view in details.view.vertices
+    )
     return {
         "now": now_ms(),
         "vertices": [
@@ -181,11 +185,17 @@ def watermarks_of_job(request: RestRequest) -> Any:
                 "name": view.name,
                 "parallelism": view.parallelism,
                 "low-watermark": view.watermark_ms,
-                "operators": [_event_time(operator) for operator in view.operators],
+                "operators": [_event_time(operator) for operator in operators],
             }
-            for view in details.view.vertices
+            for view, operators in chosen
+            if operators or not makers_only
         ],
     }
+
+
+def _makes(operator: OperatorView) -> bool:
+    """Whether it makes watermarks: sources, and what assigns event times."""
+    return any(one.parts for one in operator.event_time)
 
 
 def _event_time(operator: OperatorView) -> dict[str, Any]:

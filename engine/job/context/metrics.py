@@ -201,11 +201,7 @@ def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _
                 OperatorId(node.uid),
                 node.name,
                 as_numbers(operators.get(OperatorId(node.uid), {})),
-                tuple(
-                    replace(task.event_time[OperatorId(node.uid)], subtask=subtask)
-                    for subtask, task in in_order
-                    if node.uid in task.event_time
-                ),
+                tuple([task.event_time[OperatorId(node.uid)] for _, task in in_order if node.uid in task.event_time]),
             )
             for node in vertex.chain
         ),

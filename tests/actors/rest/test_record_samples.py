@@ -213,7 +213,7 @@ def test_two_who_look_at_once_both_see_records():
     assert [len(sample.records) for samples in found for sample in samples] == [3, 3]
 
 
-# -------------------------------------------------------------------------------------------------------------- hot keys
+# ------------------------------------------------------------------------------------------------------------- hot keys
 def counted(*batches, selector=None, subtask=None, **options):
     request = FindHotKeys(VertexId("v"), 0, 3, 50, subtask, **options)
     selector = selector or KeySelector.of_field("k")

@@ -588,6 +588,19 @@ def test_a_job_is_cancelled(tmp_path):
         served.env.close()
 
 
+def test_operators_that_make_watermarks_are_told_of_alone(served):
+    """What hints need, of a job of any size; as it is told with all others."""
+
+    def told(query=""):
+        vertices = served.json(f"{served.path}/watermarks{query}")["vertices"]
+        return {(vertex["id"], one["uid"]): one for vertex in vertices for one in vertex["operators"]}
+
+    everything, makers = told(), told("?makers=true")
+    assert makers == {key: one for key, one in everything.items() if any(part["parts"] for part in one["subtasks"])}
+    assert 0 < len(makers) < len(everything)
+    assert all([part["subtask"] for part in one["subtasks"]] == [0, 1] for one in everything.values()), everything
+
+
 class Listening:
     """A cluster, and the names of what its jobs are asked."""
 

@@ -32,7 +32,7 @@ const COLUMNS = (job) => [
 /** Hints whose vertex is known: those about event time name an operator, which is in a vertex. */
 function useHints(job) {
   const isOver = ENDED.has(job.state);
-  const { data } = usePoll(!isOver && answers("/jobs/{jobid}/watermarks") ? path("jobs", job.jid, "watermarks") : "");
+  const { data } = usePoll(!isOver && answers("/jobs/{jobid}/watermarks") ? `${path("jobs", job.jid, "watermarks")}?makers=true` : "");
   if (isOver) return [];
   const vertexOf = new Map(job.plan.nodes.flatMap((node) => node.operators.map((operator) => [operator.uid, node.id])));
   const late = data ? holders(data).map((hint) => ({ ...hint, id: vertexOf.get(hint.id) ?? hint.id })) : [];
