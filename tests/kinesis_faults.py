@@ -33,6 +33,7 @@ class KinesisFaults:
         faults: By operation, what comes in the place of the next answers; None lets one through.
         rewrite: Changes an answer of the server: operation, what was asked, status, answer.
         asked: How often what was asked.
+        turns_away: Whether the next record of a request is left out, and said not to be taken.
     """
 
     def __init__(self, port: int) -> None:
@@ -40,6 +41,7 @@ class KinesisFaults:
         self.faults: dict[str, deque[Answer | None]] = defaultdict(deque)
         self.rewrite: Callable[[str, dict[str, Any], Answer], Answer] = lambda _operation, _asked, answer: answer
         self.asked: Counter[str] = Counter()
+        self.turns_away: Callable[[], bool] = lambda: False
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -68,6 +70,26 @@ class KinesisFaults:
         fault = waiting.popleft() if waiting else None
         if fault is not None:
             return fault
+        if operation == "PutRecords":
+            return self._put_some(json.loads(body), headers)
+        return self.rewrite(operation, json.loads(body), self._forward(body, headers))
+
+    def _put_some(self, asked: dict[str, Any], headers: dict[str, str]) -> Answer:
+        away = [self.turns_away() for _ in asked["Records"]]
+        taken = [record for record, is_away in zip(asked["Records"], away, strict=True) if not is_away]
+        status, answer = 200, {"Records": [], "FailedRecordCount": 0}
+        if taken:
+            status, answer = self._forward(json.dumps({**asked, "Records": taken}).encode(), headers)
+            if status != 200:
+                return status, answer
+        results = iter(answer["Records"])
+        refused = {"ErrorCode": "ProvisionedThroughputExceededException", "ErrorMessage": "made to be too much"}
+        answer["Records"] = [refused if is_away else next(results) for is_away in away]
+        answer["FailedRecordCount"] += sum(away)
+        return status, answer
+
+    def _forward(self, body: bytes, headers: dict[str, str]) -> Answer:
+        headers = {name: value for name, value in headers.items() if name.lower() != "content-length"}
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_S)
         try:
             connection.request("POST", "/", body, headers)
@@ -75,7 +97,7 @@ class KinesisFaults:
             said = answer.read()
         finally:
             connection.close()
-        return self.rewrite(operation, json.loads(body), (answer.status, json.loads(said or b"{}")))
+        return answer.status, json.loads(said or b"{}")
 
 
 @contextmanager

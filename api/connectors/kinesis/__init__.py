@@ -7,12 +7,14 @@ May import: `headrace.connectors.messages`, `headrace.formats`, `headrace.engine
 """
 
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
+from .sink import KinesisSink
 from .source import KinesisSource
 
 __all__ = [
     "BytesMessages",
     "CsvMessages",
     "JsonMessages",
+    "KinesisSink",
     "KinesisSource",
     "MessageFormat",
     "TextMessages",

@@ -15,7 +15,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
 from headrace.state.extras import needs
 
-__all__ = ["AnswerError", "Stream", "service_ms"]
+__all__ = ["TIMEOUT_S", "AnswerError", "Stream", "kind_of", "service_ms"]
 
 TIMEOUT_S = 10
 """For a connection, and for one answer."""
@@ -142,7 +142,9 @@ class Stream:
         try:
             answer: dict[str, Any] = getattr(client, operation)(**arguments)
         except ClientError as error:
-            raise AnswerError(masked(str(error)), _kind_of(error.response)) from error
+            code = error.response.get("Error", {}).get("Code", "")
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            raise AnswerError(masked(str(error)), kind_of(code, status)) from error
         except BotoCoreError as error:
             raise AnswerError(masked(str(error)), _kind_of_own(error)) from error
         return answer
@@ -170,10 +172,8 @@ class Stream:
         return int(answer["StreamDescriptionSummary"]["RetentionPeriodHours"]) * 3_600_000
 
 
-def _kind_of(response: Mapping[str, Any]) -> Kind:
-    """What an answer that is an error means."""
-    code = str(response.get("Error", {}).get("Code", ""))
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+def kind_of(code: str, status: int = 0) -> Kind:
+    """Return what an error of Kinesis means, by its name and HTTP's number."""
     return _KINDS.get(code) or ("away" if status >= 500 else "refused")
 
 

@@ -23,6 +23,7 @@ from ..connectors.postgres_cdc import PostgresCdcTable
 from ..connectors.rabbitmq import RabbitmqTable
 from ..connectors.redis import RedisTable
 from .cassandra import CassandraTable
+from .kinesis import KinesisTable
 from .mqtt import MqttTable
 from .opensearch import SEARCH_TABLES
 from .pulsar import PulsarTable
@@ -40,6 +41,7 @@ _CONNECTORS: tuple[Any, ...] = (
     JdbcTable,
     KafkaTable,
     MqttTable,
+    KinesisTable,
     NexmarkTable,
     PostgresCdcTable,
     PrintTable,
