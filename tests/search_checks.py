@@ -18,6 +18,7 @@ from upsert_kit import AT_ONCE, read_some, reader_of, told, written
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.opensearch import JsonMessages, OpenSearchSink, OpenSearchSource, OrderKey, UpsertOptions
+from headrace.connectors.opensearch.client import Service, ServiceError
 from headrace.engine.connectors.contract import (
     EnumeratorContext,
     Split,
@@ -220,6 +221,52 @@ def what_cannot_be_read_is_told(server):
     assert "parsing_exception" in told(lambda: splits_of(source_of(server, index, query={"no-such-query": {}})))
 
 
+def num_open_views(server: SearchServer) -> int:
+    """How many shards of an index a service keeps as they were, for searches that go on."""
+    nodes = server.ask("GET", "/_nodes/stats/indices/search")["nodes"].values()
+    return sum(node["indices"]["search"]["open_contexts"] for node in nodes)
+
+
+def points_in_time_that_nobody_needs_are_closed(server):
+    index = server.new_index()
+    source = source_of(server, index)
+    before = num_open_views(server)
+    assert splits_of(source) == []  # there are no documents
+    assert num_open_views(server) == before
+    server.put(index, [(f"d{n}", {"n": n}) for n in range(50)])
+    told(lambda: splits_of(source_of(server, index, query={"no-such-query": {}})))
+    assert num_open_views(server) == before
+    splits = splits_of(source)
+    assert num_open_views(server) > before, "what readers ask stays: they may have to begin anew"
+    lose_points_in_time(server, splits)
+    assert num_open_views(server) == before
+    reader = reader_of(source, splits)
+    assert len(read_some(reader)) == 50
+    reader.close()
+    server.wait_until(lambda: num_open_views(server) == before)  # it had opened points of its own
+
+
+def a_service_that_is_away_is_waited_for_at_the_first_look_too(server):
+    index = server.new_index()
+    server.put(index, [("d", {"n": 1})])
+    asks, num_asked = Service.ask, 0
+
+    def ask(self, *arguments, **more):
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked in (1, 2, 5):
+            text = "status 503: not now"
+            raise ServiceError(text, 503, is_away=True)
+        return asks(self, *arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Service, "ask", ask)
+        assert len(splits_of(source_of(server, index))) == 1
+        num_asked = 0
+        with pytest.raises(SourceError, match="not now"):
+            splits_of(source_of(server, index, patience=0))
+
+
 CHECKS = (
     the_newest_stays_whatever_is_written_again,
     without_an_order_the_last_stays,
@@ -233,4 +280,6 @@ CHECKS = (
     reading_goes_on_without_its_point_in_time,
     what_was_changed_without_a_point_in_time_is_an_error,
     what_cannot_be_read_is_told,
+    points_in_time_that_nobody_needs_are_closed,
+    a_service_that_is_away_is_waited_for_at_the_first_look_too,
 )

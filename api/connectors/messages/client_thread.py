@@ -13,12 +13,15 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from headrace.engine.errors import ConfigurationError, SourceError, raise_from_outside
 from headrace.state.values.durations import parse_duration_ms
 
-__all__ = ["AwayError", "ClientThread", "patience_s_of"]
+__all__ = ["AwayError", "ClientThread", "patience_s_of", "patiently"]
+
+Answer = TypeVar("Answer")
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -39,6 +42,27 @@ def patience_s_of(patience: int | str) -> float:
         message = f"patience must not be negative; got {patience!r}"
         raise ConfigurationError(message)
     return patience_ms / 1_000
+
+
+def patiently(ask: Callable[[], Answer], patience_s: float) -> Answer:
+    """Ask a server, and again while it is away, on the caller's thread.
+
+    Args:
+        ask: Asks once.
+        patience_s: How long the server may be away, in seconds.
+
+    Raises:
+        AwayError: If it is away for longer.
+    """
+    pause_s, began_at = FIRST_PAUSE_S, time.monotonic()
+    while True:
+        try:
+            return ask()
+        except AwayError:
+            if time.monotonic() - began_at > patience_s:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 class ClientThread(ABC):

@@ -191,6 +191,20 @@ class Service:
             return str(answer["id" if is_elasticsearch else "pit_id"])
         raise AssertionError
 
+    def close_point_in_time(self, point: str) -> None:
+        """Let go of a view. What cannot be told that lets go by itself when nobody has asked for long."""
+        ways = (False, True) if self._has_pits_of_elasticsearch is None else (self._has_pits_of_elasticsearch,)
+        for is_elasticsearch in ways:
+            try:
+                if is_elasticsearch:
+                    self.ask("DELETE", "/_pit", {"id": point})
+                else:
+                    self.ask("DELETE", "/_search/point_in_time", {"pit_id": [point]})
+            except ServiceError as error:
+                if not error.is_away:
+                    continue  # it is no point of that kind, or gone
+            return
+
     def close(self) -> None:
         """Let go of the connection."""
         self._client.close()

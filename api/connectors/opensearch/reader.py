@@ -134,14 +134,19 @@ class _Fetcher(ClientThread):
         self._reading = reading
         self._payload = dict(reading.split.payload)
         self._service: Service | None = None
+        # Whether the point in time is one of this thread's making, which nobody else asks.
+        self._has_own_point = False
 
     def connect(self) -> None:
         self._service = self._client.connect()
 
     def disconnect(self) -> None:
         service, self._service = self._service, None
-        if service is not None:
-            service.close()
+        if service is None:
+            return
+        if self._has_own_point and self.is_stopping:
+            service.close_point_in_time(self._payload["point"])
+        service.close()
 
     def work(self) -> None:
         reading = self._reading
@@ -182,6 +187,7 @@ class _Fetcher(ClientThread):
                 message = f"index {index!r} was deleted and made anew while it was read"
                 raise SourceError(message, **self._place)
             self._payload["point"] = self._service.open_point_in_time(index, self._scan.keep_alive)
+            self._has_own_point = True
         except ServiceError as error:
             raise self._failed(error) from error
 

@@ -27,7 +27,7 @@ from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.client_thread import AwayError, patience_s_of, patiently
 from ..messages.decoding import MessageDecoder, OnError
 from .client import SearchClient, Service, ServiceError, quoted
 from .reader import METADATA, Document, IndexReader, Scan, search_body
@@ -136,17 +136,30 @@ class _Slices:
 
     def discover(self) -> Discovery:
         """The slices of all shards, with their last documents."""
+        return Discovery(patiently(self._splits, self._scan.patience_s), is_final=True)
+
+    def _splits(self) -> list[Split]:
+        """Look at the indices once; what is opened for nothing is closed."""
+        splits: list[Split] = []
+        points: list[str] = []
         service = self._client.connect()
         try:
             self._check_aliases(service)
             found = service.ask("GET", f"/{quoted(self._scan.index)}/_settings", parameters={"flat_settings": "true"})
-            splits = [split for index in sorted(found) for split in self._of(service, index, found[index]["settings"])]
+            for index in sorted(found):
+                points.append(service.open_point_in_time(index, self._scan.keep_alive))
+                fresh = self._of(service, index, found[index]["settings"], points[-1])
+                splits += fresh
+                if not fresh:
+                    service.close_point_in_time(points.pop())
         except ServiceError as error:
+            for point in points:
+                service.close_point_in_time(point)
             message = f"indices {self._scan.index!r} cannot be looked at: {error}"
-            raise SourceError(message) from error
+            raise (AwayError if error.is_away else SourceError)(message) from error
         finally:
             service.close()
-        return Discovery(splits, is_final=True)
+        return splits
 
     def _check_aliases(self, service: Service) -> None:
         """See that no alias hides documents, as indices are read by their own names.
@@ -163,8 +176,7 @@ class _Slices:
                     message = f"alias {alias!r} of {index!r} has a filter or a routing, which would be passed over"
                     raise SourceError(message, hint="name the index, and what the filter says as the query")
 
-    def _of(self, service: Service, index: str, settings: Mapping[str, str]) -> list[Split]:
-        point = service.open_point_in_time(index, self._scan.keep_alive)
+    def _of(self, service: Service, index: str, settings: Mapping[str, str], point: str) -> list[Split]:
         num_slices = int(settings["index.number_of_shards"]) * self._slices
         splits: list[Split] = []
         for number in range(num_slices):
