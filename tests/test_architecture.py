@@ -81,6 +81,7 @@ ROOMS = (
     "api/connectors/upserts",
     "api/connectors/kafka",
     "api/connectors/kinesis",
+    "api/connectors/nifi",
     "api/connectors/opensearch",
     "api/connectors/cassandra",
     "api/connectors/lake",

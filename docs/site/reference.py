@@ -89,6 +89,7 @@ MODULES = (
     ("cassandra", "headrace.connectors.cassandra", "Cassandra"),
     ("databases", "headrace.connectors.sql", "Databases"),
     ("postgres-cdc", "headrace.connectors.postgres_cdc", "Changes of PostgreSQL"),
+    ("nifi", "headrace.connectors.nifi", "NiFi"),
     ("storm", "headrace.storm", "Storm: topologies"),
     ("hybrid", "headrace.connectors.hybrid", "Sources one after another"),
     ("datagen", "headrace.connectors.datagen", "Generated records"),

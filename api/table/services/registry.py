@@ -25,6 +25,7 @@ from ..connectors.redis import RedisTable
 from .cassandra import CassandraTable
 from .kinesis import KinesisTable
 from .mqtt import MqttTable
+from .nifi import NiFiTable
 from .opensearch import SEARCH_TABLES
 from .pulsar import PulsarTable
 
@@ -42,6 +43,7 @@ _CONNECTORS: tuple[Any, ...] = (
     KafkaTable,
     MqttTable,
     KinesisTable,
+    NiFiTable,
     NexmarkTable,
     PostgresCdcTable,
     PrintTable,
