@@ -84,6 +84,7 @@ ROOMS = (
     "api/connectors/nifi",
     "api/connectors/opensearch",
     "api/connectors/cassandra",
+    "api/connectors/hbase",
     "api/connectors/lake",
     "api/connectors/delta",
     "api/connectors/iceberg",

@@ -87,6 +87,7 @@ MODULES = (
     ("redis", "headrace.connectors.redis", "Redis"),
     ("opensearch", "headrace.connectors.opensearch", "OpenSearch and Elasticsearch"),
     ("cassandra", "headrace.connectors.cassandra", "Cassandra"),
+    ("hbase", "headrace.connectors.hbase", "HBase"),
     ("databases", "headrace.connectors.sql", "Databases"),
     ("postgres-cdc", "headrace.connectors.postgres_cdc", "Changes of PostgreSQL"),
     ("nifi", "headrace.connectors.nifi", "NiFi"),

@@ -10,6 +10,8 @@ import pytest
 from campaigns import campaign
 
 SOAKS = {
+    "cassandra": ["cassandra_soak.py"],
+    "cassandra, numbers of the sink": ["cassandra_soak.py", "--order", "sink"],
     "kafka": ["kafka_soak.py"],
     "kafka, open transactions": ["kafka_soak.py", "--staging", "transaction"],
     "opensearch": ["opensearch_soak.py"],

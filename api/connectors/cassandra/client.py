@@ -12,10 +12,11 @@ from headrace.engine.errors import ConfigurationError, nearest
 from headrace.state.credentials import masked
 from headrace.state.extras import needs
 
+from ..messages.client_thread import AnswerError
 from .cql_types import TableShape, shape_of
 from .cql_values import exact
 
-__all__ = ["AnswerError", "CassandraClient", "Connection", "split_name"]
+__all__ = ["CassandraClient", "Connection", "split_name"]
 
 TIMEOUT_S = 30.0
 """For one answer, unless a sink says otherwise."""
@@ -31,18 +32,6 @@ OWN_OPTIONS = frozenset(
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\s/@]+)(?::(?P<port>\d{1,5}))?")
 _PLAIN = re.compile(r"[a-z][a-z0-9_]*")
-
-
-class AnswerError(Exception):
-    """Cassandra has answered with an error, or not at all.
-
-    Attributes:
-        is_away: Whether the same may work in a moment.
-    """
-
-    def __init__(self, text: str, *, is_away: bool) -> None:
-        super().__init__(text)
-        self.is_away = is_away
 
 
 @dataclass(frozen=True)

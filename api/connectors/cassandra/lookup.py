@@ -16,7 +16,8 @@ from headrace.engine.connectors.contract import CommitRetry
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, SourceError, TypeMismatchError
 
-from .client import AnswerError, CassandraClient, Connection, split_name
+from ..messages.client_thread import AnswerError
+from .client import CassandraClient, Connection, split_name
 from .cql_types import TableShape, quoted
 from .cql_values import Convert, column_of, reader_of, writer_of
 

@@ -17,9 +17,9 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import ReaderContext, Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError, TypeMismatchError, nearest
 
-from ..messages.client_thread import AwayError, ClientThread
+from ..messages.client_thread import AnswerError, AwayError, ClientThread
 from ..messages.fetching import FetchingReader
-from .client import AnswerError, CassandraClient, Connection
+from .client import CassandraClient, Connection
 from .cql_types import TableShape, quoted
 from .cql_values import Convert, column_of, reader_of
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError, SinkError, TypeMismatchError, nearest
 
 from ...formats.schemas import schema_of
+from ..messages.client_thread import AnswerError
 from ..upserts import (
     Entry,
     KeyedRecords,
@@ -34,7 +35,7 @@ from ..upserts import (
     UpsertSinkWriter,
     WriterPlace,
 )
-from .client import AnswerError, CassandraClient, Connection, split_name
+from .client import CassandraClient, Connection, split_name
 from .cql_types import TableShape, quoted
 from .cql_values import Convert, writer_of
 

@@ -24,8 +24,8 @@ from headrace.engine.connectors.contract import (
 from headrace.engine.errors import ConfigurationError, SourceError
 
 from ...formats.schemas import schema_of
-from ..messages.client_thread import patience_s_of
-from .client import AnswerError, CassandraClient, split_name
+from ..messages.client_thread import AnswerError, patience_s_of
+from .client import CassandraClient, split_name
 from .reader import LEAST_TOKEN, MOST_TOKEN, Scan, TableReader
 
 __all__ = ["CassandraSource"]

@@ -19,12 +19,24 @@ from typing import Any, TypeVar
 from headrace.engine.errors import ConfigurationError, SourceError, raise_from_outside
 from headrace.state.values.durations import parse_duration_ms
 
-__all__ = ["AwayError", "ClientThread", "patience_s_of", "patiently"]
+__all__ = ["AnswerError", "AwayError", "ClientThread", "patience_s_of", "patiently"]
 
 Answer = TypeVar("Answer")
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
+
+
+class AnswerError(Exception):
+    """A server has answered a client with an error, or not at all; what it was asked for says what that means.
+
+    Attributes:
+        is_away: Whether the same may work in a moment.
+    """
+
+    def __init__(self, text: str, *, is_away: bool) -> None:
+        super().__init__(text)
+        self.is_away = is_away
 
 
 class AwayError(SourceError):

@@ -23,6 +23,7 @@ from ..connectors.postgres_cdc import PostgresCdcTable
 from ..connectors.rabbitmq import RabbitmqTable
 from ..connectors.redis import RedisTable
 from .cassandra import CassandraTable
+from .hbase import HbaseTable
 from .kinesis import KinesisTable
 from .mqtt import MqttTable
 from .nifi import NiFiTable
@@ -38,6 +39,7 @@ _CONNECTORS: tuple[Any, ...] = (
     DatagenTable,
     DeltaLakeTable,
     FilesTable,
+    HbaseTable,
     IcebergTable,
     JdbcTable,
     KafkaTable,
