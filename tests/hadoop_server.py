@@ -22,6 +22,7 @@ STREAMING_VERSION = "3.4.2"
 
 _NEEDED = (
     ("org.lz4", "lz4-java", "1.8.0"),
+    ("commons-cli", "commons-cli", "1.9.0"),
     ("org.apache.hadoop", "hadoop-streaming", STREAMING_VERSION),
 )
 _NO_OTHERS = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
@@ -48,7 +49,7 @@ class Hadoop:
         compiler = shutil.which("javac")
         if compiler is None:
             pytest.skip("there is no Java compiler")
-        more = jars_of(_POM, f"Hadoop streaming {STREAMING_VERSION}", f"hadoop-streaming-{STREAMING_VERSION}")
+        more = jars_of(_POM, f"Hadoop streaming {STREAMING_VERSION}", f"hadoop-programs-{STREAMING_VERSION}")
         self._classes = f"{directory}:{more}/*:{hdfs_server.fetched_jars()}/*"
         source = Path(__file__).parent / "data" / "SequencePairs.java"
         subprocess.run([compiler, "-d", directory, "-cp", self._classes, source], check=True, capture_output=True)
