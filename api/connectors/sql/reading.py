@@ -125,6 +125,28 @@ class TableRows:
         statement = f"SELECT 1 FROM {target} WHERE {without} LIMIT 1"
         return not self._try("read rows", lambda cursor: _fetched(cursor, statement, ()))
 
+    def bounds(self, name: str) -> tuple[int, int] | None:
+        """Return the least and the greatest value of a column of integers; None if it has none.
+
+        Raises:
+            SourceError: If the database does not answer.
+            ConfigurationError: If there is no such column, or it is of another type.
+        """
+        table, described = ".".join(self._settings.table), self._described()
+        column = described.columns.get(name)
+        if column is None:
+            message = f"table {table!r} has no column {name!r}"
+            raise ConfigurationError(message, hint=nearest(name, list(described.columns)))
+        target = self._settings.dialect.quoted(*self._settings.table)
+        statement = f"SELECT MIN({self.quoted(name)}), MAX({self.quoted(name)}) FROM {target}"
+        [(least, greatest)] = self._try("read bounds", lambda cursor: _fetched(cursor, statement, ()))
+        if least is None:
+            return None
+        if not (isinstance(least, int) and isinstance(greatest, int)):
+            message = f"a table is cut by a column of integers; {name!r} of {table!r} is of type {column.type}"
+            raise ConfigurationError(message)
+        return least, greatest
+
     def _column(self, values: Sequence[Any], item: pa.Field) -> pa.Array:
         is_sqlite = self._settings.dialect.name == "sqlite"
         convert = _of_sqlite(item.type) if is_sqlite else _of_postgresql(item.type)

@@ -12,13 +12,13 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from headrace.engine.connectors.table_lookup import TableLookup
-from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.errors import ConfigurationError, ProgramError, nearest
 from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.sql.dialects import SQLITE, connector_of
 from ...connectors.sql.reading import ReadSettings, SqlLookup, TableRows
 from ...connectors.sql.sink import SqlExecutionOptions, SqlSink
-from ...connectors.sql.source import SqlSource
+from ...connectors.sql.source import KeyRanges, SqlSource, in_range
 from .contract import Options, TableConnector, lookup_cache_of
 from .deletions import DELETED, with_deletions
 
@@ -32,6 +32,7 @@ __all__ = ["JdbcTable"]
 
 class JdbcTable(TableConnector):
     """A table of a database, which must be there. Options: ``url``, ``table-name``, ``username``, ``password``,
+    ``scan.partition.column``, ``scan.partition.num``, ``scan.partition.lower-bound``, ``scan.partition.upper-bound``,
     ``lookup.cache`` and those of its cache, ``lookup.max-retries``, ``sink.buffer-flush.max-rows``,
     ``sink.buffer-flush.interval``, ``sink.max-retries``, ``sink.id``.
 
@@ -47,6 +48,7 @@ class JdbcTable(TableConnector):
         self._table = options.need("table-name")
         self._path = tuple(self._table.split("."))
         self._schema = schema
+        self._ranges = _ranges_of(options, schema)
         self.lookup_cache = lookup_cache_of(options)
         self._lookup_retries = options.take("lookup.max-retries", int, 3)
         self._sink_id = options.take("sink.id")
@@ -73,14 +75,15 @@ class JdbcTable(TableConnector):
     ) -> DataStream:
         """Read the table once, in the order of its key if it has one."""
         keys = [self._schema.field(name) for name in self.primary_key if name not in schema.names]
-        source = SqlSource(self._reading(pa.schema([*schema, *keys])), self.primary_key)
+        source = SqlSource(self._reading(pa.schema([*schema, *keys])), self.primary_key, self._ranges)
         return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), f"jdbc {self._table}")
 
     def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
         """Read the table once, where the program is."""
         rows = TableRows(self._reading(schema))
         try:
-            return env.from_arrow(pa.Table.from_batches([rows.rows()]))
+            wanted = {} if self._ranges is None else self._ranges.whole()
+            return env.from_arrow(pa.Table.from_batches([rows.rows(*in_range(rows, wanted))]))
         finally:
             rows.close()
 
@@ -140,3 +143,24 @@ def _with_credentials(url: str, user: str | None, password: str | None) -> str:
         raise ConfigurationError(message)
     secret = "" if password is None else f":{quote(password, safe='')}"
     return f"{scheme}://{quote(user, safe='')}{secret}@{rest}"
+
+
+def _ranges_of(options: Options, schema: pa.Schema) -> KeyRanges | None:
+    """Take the options of ranges; None if the table is read in one.
+
+    Raises:
+        ConfigurationError: If some are missing, or the column is not one of integers.
+    """
+    prefix = "scan.partition."
+    column = options.take(f"{prefix}column")
+    number = options.take(f"{prefix}num", int)
+    bounds = tuple(options.take(f"{prefix}{name}-bound", int) for name in ("lower", "upper"))
+    if column is None and number is None and bounds == (None, None):
+        return None
+    if column is None or number is None or (bounds[0] is None) != (bounds[1] is None):
+        message = f"{prefix}column and {prefix}num belong together, and so do {prefix}lower-bound and upper-bound"
+        raise ConfigurationError(message)
+    if column not in schema.names or not pa.types.is_integer(schema.field(column).type):
+        message = f"{prefix}column must be a column of integers; got {column!r}"
+        raise ConfigurationError(message, hint=nearest(column, schema.names))
+    return KeyRanges(column, number, None if bounds[0] is None else (bounds[0], bounds[1]))

@@ -19,7 +19,7 @@ from headrace.connectors.files import FileSource
 from headrace.connectors.kafka import JsonMessages, KafkaOffsets, KafkaSource
 from headrace.connectors.sql.dialects import connector_of
 from headrace.connectors.sql.reading import ReadSettings
-from headrace.connectors.sql.source import SqlSource
+from headrace.connectors.sql.source import KeyRanges, SqlSource
 from headrace.engine.errors import HeadraceError
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
 
@@ -91,7 +91,7 @@ def generated_batches(tmp_path):
     return SourceSubject(source, number=lambda row: row["n"], made_up=range(60))
 
 
-def sqlite_table(tmp_path, key=("n",)):
+def sqlite_table(tmp_path, key=("n",), ranges=None):
     path = tmp_path / "db.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE numbers (n INTEGER NOT NULL PRIMARY KEY)")
@@ -102,16 +102,26 @@ def sqlite_table(tmp_path, key=("n",)):
             connection.commit()
 
     settings = ReadSettings(*connector_of(f"sqlite:///{path}"), ("numbers",), pa.schema({"n": pa.int64()}))
-    return SourceSubject(SqlSource(settings, key), number=lambda row: row["n"], put=put)
+    return SourceSubject(
+        SqlSource(settings, key, ranges), number=lambda row: row["n"], put=put, is_ordered=ranges is None
+    )
 
 
 def sqlite_table_without_a_key(tmp_path):
     return sqlite_table(tmp_path, ())
 
 
+def sqlite_table_in_ranges(tmp_path):
+    return sqlite_table(tmp_path, ranges=KeyRanges("n", 3))
+
+
+def sqlite_table_in_ranges_without_a_key(tmp_path):
+    return sqlite_table(tmp_path, (), KeyRanges("n", 3))
+
+
 SUBJECTS = [
     shelf, bounded_shelf, text_files, json_files, followed_files, generated, generated_batches, sqlite_table,
-    sqlite_table_without_a_key,
+    sqlite_table_without_a_key, sqlite_table_in_ranges, sqlite_table_in_ranges_without_a_key,
 ]  # fmt: skip
 
 

@@ -15,8 +15,10 @@ from postgresql_server import postgresql  # noqa: F401 - a fixture
 from query_kit import SAMPLE, FailsNowAndThen, by_duckdb, in_small_batches, multiset, tables_of
 
 from headrace import RestartStrategies
-from headrace.connectors.sql.dialects import SQLITE
+from headrace.connectors.sql.dialects import SQLITE, connector_of
 from headrace.connectors.sql.reading import ReadSettings, TableRows
+from headrace.connectors.sql.source import KeyRanges, SqlSource, in_range
+from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import ConfigurationError, HeadraceError, ProgramError, SourceError
 from headrace.sql.parsing.errors import SqlError
 from headrace.table import TableEnvironment, udf
@@ -134,6 +136,57 @@ def test_a_table_is_read_once_through_failures(key, database, tmp_path, monkeypa
     assert sorted(rows["id"].to_pylist()) == list(range(3_000))
     assert rows["v"].null_count == 3_000 // 7 + 1
     assert (tmp_path / "calls").stat().st_size > 3_000
+
+
+RANGES = ", 'scan.partition.column' = 'part', 'scan.partition.num' = '5'"
+
+
+@pytest.mark.parametrize("key", ["", ", PRIMARY KEY (id) NOT ENFORCED"])
+def test_a_table_is_read_in_ranges_once_through_failures(key, database, tmp_path, monkeypatch):
+    """Rows without a value in the column, and those that nobody knew of when it was cut, too."""
+    monkeypatch.setattr("headrace.connectors.sql.source._PAGE_ROWS", 100)
+    database.execute("CREATE TABLE r (id bigint PRIMARY KEY, part bigint)")
+    database.execute(
+        "INSERT INTO r WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999) "
+        "SELECT i, CASE WHEN i % 7 > 0 THEN i * i - 5000 END FROM n"
+    )
+    with streaming() as env:
+        failing(env, tmp_path, {1_100, 2_300})
+        declare(env, database, "r", f"id BIGINT, part BIGINT{key}", RANGES)
+        rows = env.execute_sql("SELECT shaky(id) AS id FROM r").to_arrow()
+    assert sorted(rows["id"].to_pylist()) == list(range(3_000))
+    assert (tmp_path / "calls").stat().st_size > 3_000
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_rows_beyond_the_bounds_of_ranges_are_left_out(mode, database):
+    database.execute("CREATE TABLE r (id bigint, part bigint)")
+    database.execute("INSERT INTO r VALUES (1, -5), (2, 10), (3, 55), (4, 99), (5, 100), (6, NULL)")
+    bounds = ", 'scan.partition.lower-bound' = '10', 'scan.partition.upper-bound' = '99'"
+    with streaming() if mode == "streaming" else TableEnvironment.create(mode="batch") as env:
+        declare(env, database, "r", "id BIGINT, part BIGINT", RANGES + bounds)
+        rows = env.execute_sql("SELECT id FROM r").to_arrow()
+    assert sorted(rows["id"].to_pylist()) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("values", [[], [None], [7], [7, 8], [-(2**63), 2**63 - 1, 0], list(range(100))])
+@pytest.mark.parametrize("number", [1, 2, 7])
+@pytest.mark.parametrize("key", [(), ("id",)])
+def test_every_row_is_in_one_range(values, number, key, tmp_path):
+    database = Sqlite(tmp_path)
+    database.execute("CREATE TABLE r (id integer primary key, part bigint)")
+    database.execute(*(f"INSERT INTO r (part) VALUES ({'NULL' if one is None else one})" for one in values))
+    settings = ReadSettings(*connector_of(f"sqlite:///{database.path}"), ("r",), pa.schema({"id": "int64"}))
+    source = SqlSource(settings, key, KeyRanges("part", number))
+    splits = source.create_enumerator(EnumeratorContext(1)).discover().splits
+    known = [one for one in values if one is not None]
+    assert len(splits) == (min(number, max(known) - min(known) + 1) if known else 1)
+    assert {split.origin for split in splits} == {"table"}
+    assert len({split.split_id for split in splits}) == len(splits)
+    rows = TableRows(settings)
+    found = [rows.rows(*in_range(rows, split.payload)).column(0).to_pylist() for split in splits]
+    rows.close()
+    assert sorted(one for part in found for one in part) == list(range(1, len(values) + 1))
 
 
 @pytest.mark.parametrize(("declared", "id_of"), [("NOT NULL", "i % 3"), ("UNIQUE", "CASE WHEN i < 99 THEN i END")])
@@ -301,6 +354,9 @@ def test_a_table_that_is_another_is_told(columns, message, tmp_path):
         ("'url' = 'jdbc:sqlite:x.db', 'lookup.cache' = 'FULL'", "one of NONE, PARTIAL"),
         ("'url' = 'jdbc:sqlite:x.db', 'lookup.cache' = 'PARTIAL', 'lookup.partial-cache.max-rows' = '0'", "at least 1"),
         ("'url' = 'jdbc:sqlite:x.db', 'lookup.max-retries' = '-1'", "at least 0"),
+        ("'url' = 'jdbc:sqlite:x.db', 'scan.partition.column' = 'a'", "belong together"),
+        ("'url' = 'jdbc:sqlite:x.db', 'scan.partition.column' = 'b', 'scan.partition.num' = '2'", "column of integers"),
+        ("'url' = 'jdbc:sqlite:x.db', 'scan.partition.column' = 'a', 'scan.partition.num' = '0'", "1 to 10,000"),
         ("'url' = 'jdbc:sqlite:x.db', 'lookup.cache.ttl' = '1 s'", "has no option"),
     ],
 )
