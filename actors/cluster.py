@@ -331,6 +331,14 @@ class Cluster:
                 found.append(self.ask_machine(Address(host, REST_ACTOR), FetchRestAddress(), timeout_ms))
         return found
 
+    def page_of(self, host: str) -> str | None:
+        """The address of the page of a host's process on Ray's dashboard; None where there is none."""
+        if self.actor_system != "ray":
+            return None
+        from .ray.system import page_of_actor
+
+        return page_of_actor(self.name, host)
+
     def _stop_clients(self) -> None:
         """Have heads report a last time, and let go of REST's ports and files; what is killed leaves them."""
         from .reporters.host import StopReporter

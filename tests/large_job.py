@@ -62,6 +62,9 @@ class LargeCluster:
         self._turn += 1
         return self._details()
 
+    def page_of(self, _host: str) -> None:
+        return None
+
     def _share(self, *place: int) -> float:
         """A share of time, that differs from turn to turn."""
         return (sum(part * prime for part, prime in zip((*place, self._turn), (7, 13, 29), strict=False)) % 100) / 100

@@ -10,6 +10,7 @@ What runs inside the actors is `headrace.actors.ray.host`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 import uuid
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import ray
+from ray._private.services import get_webui_url_from_internal_kv
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 from headrace.engine.cluster.standbys import is_head
@@ -28,7 +30,7 @@ from ..hosts.host import MachineFactory
 from ..hosts.host_system import AskTimedOutError, HostGoneError
 from .host import NAMESPACE, Launcher, actor_name
 
-__all__ = ["RaySystem", "clusters_on_ray"]
+__all__ = ["RaySystem", "clusters_on_ray", "page_of_actor"]
 
 START_TIMEOUT_S = 60.0
 """How long Ray may take to accept an actor; control store and scheduler answer in milliseconds when they are well.
@@ -214,6 +216,29 @@ class RaySystem:
         with self._news:
             self._ended[host] = reason
             self._news.notify_all()
+
+
+def page_of_actor(cluster: str, host: str) -> str | None:
+    """The address of a host's page on Ray's dashboard; None if there is no dashboard, or the host has ended."""
+    address = get_webui_url_from_internal_kv()
+    actor = _actor_id(cluster, host) if address else None
+    if actor is None:
+        return None
+    url = address if "://" in address else f"http://{address}"
+    return f"{url.rstrip('/')}/#/actors/{actor}"
+
+
+@functools.lru_cache(1_000)
+def _known_actor_id(cluster: str, host: str) -> str:
+    """What Ray calls a host, whose name is never given again."""
+    return str(ray.get_actor(actor_name(cluster, host), namespace=NAMESPACE)._actor_id.hex())
+
+
+def _actor_id(cluster: str, host: str) -> str | None:
+    try:
+        return _known_actor_id(cluster, host)
+    except ValueError:
+        return None
 
 
 def clusters_on_ray() -> list[str]:

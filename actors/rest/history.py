@@ -103,6 +103,9 @@ class EndedJobs:
         message = "the cluster of a history does not run"
         raise ClusterUnavailableError(message)
 
+    def page_of(self, host: str) -> None:
+        """There is none."""
+
     def _view(self, job_id: JobId) -> JobView:
         view = self.views().get(job_id)
         if view is None:

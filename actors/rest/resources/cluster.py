@@ -97,10 +97,16 @@ def task_manager(request: RestRequest) -> Any:
     found = [(host, number) for job in jobs for host, (name, number) in job.slots.items() if name == wanted]
     share = {"managedMemory": view.slot_memory_bytes}
     allocated = [
-        {"jobId": view.job_id, "host": host, "resource": share, "assignedTasks": number}
+        {"jobId": view.job_id, "host": host, "resource": share, "assignedTasks": number, **_page_of(request, host)}
         for host, number in sorted(found)
     ]
-    return {**_task_manager(view, jobs), "allocatedSlots": allocated}
+    return {**_task_manager(view, jobs), **_page_of(request, wanted), "allocatedSlots": allocated}
+
+
+def _page_of(request: RestRequest, host: str) -> dict[str, str]:
+    """Ray's own page of a process, where there is one."""
+    page = request.cluster.cluster.page_of(host)
+    return {} if page is None else {"ray-page": page}
 
 
 def _task_manager(view: TaskManagerView, jobs: Sequence[JobSummary]) -> dict[str, Any]:

@@ -61,6 +61,10 @@ class AsksCluster(Protocol):
         """Ask one machine, wherever it is now: once."""
         ...
 
+    def page_of(self, host: str) -> str | None:
+        """The address of a page about a host's process elsewhere, as on Ray's dashboard; None if there is none."""
+        ...
+
 
 class ClusterQuestions:
     """Asks a cluster for many.

@@ -608,7 +608,7 @@ class Listening:
 
     def __init__(self, cluster):
         self.asked, self._cluster = [], cluster
-        self.ask_dispatcher = cluster.ask_dispatcher
+        self.ask_dispatcher, self.page_of = cluster.ask_dispatcher, cluster.page_of
 
     def ask_job(self, job_id, request, timeout_ms):
         self.asked.append(type(request).__name__)
@@ -650,6 +650,20 @@ def test_lists_ask_jobs_for_what_they_show_and_no_more(served):
     assert sum(slot["assignedTasks"] for slot in slots) == listed["tasks"]["total"] == 6
     assert listed["tasks"]["running"] == sum(vertex["tasks"]["RUNNING"] for vertex in whole["vertices"])
     assert (listed["job-type"], listed["start-time"]) == (whole["job-type"], whole["start-time"])
+
+
+def test_processes_are_linked_to_their_pages_on_rays_dashboard_where_it_has_one(served, monkeypatch):
+    (name,) = [one["id"] for one in served.json("/taskmanagers")["taskmanagers"]]
+    plain = served.json(f"/taskmanagers/{name}")
+    assert "ray-page" not in plain
+    assert all("ray-page" not in slot for slot in plain["allocatedSlots"])
+    monkeypatch.setattr(served.env._cluster, "page_of", lambda host: f"http://ray/#/actors/{host}")
+    with listening(served) as (server, _, token):
+        found = ask(server.start(), f"/taskmanagers/{name}", token).json
+    assert found["ray-page"] == f"http://ray/#/actors/{name}"
+    assert [slot["ray-page"] for slot in found["allocatedSlots"]] == [
+        f"http://ray/#/actors/{slot['host']}" for slot in plain["allocatedSlots"]
+    ]
 
 
 def test_ports_of_a_range_are_taken_in_turn_and_a_taken_one_is_said(tmp_path):

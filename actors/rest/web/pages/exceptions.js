@@ -4,6 +4,7 @@ import { path, usePoll } from "../parts/api.js";
 import { Card, Pending, Stale } from "../parts/elements.js";
 import { counted, time } from "../parts/format.js";
 import { html, useState } from "../parts/html.js";
+import { href } from "../parts/router.js";
 
 const firstLine = (text) => text.split("\n", 1)[0];
 
@@ -16,7 +17,7 @@ function Failure({ entry, isOpenAtFirst }) {
       <span class="what"><b>${entry.exceptionName}</b> <span>${firstLine(entry.stacktrace)}</span></span>
       <span class="where">${entry.taskName && html`<span class="pill off">${entry.taskName}</span>`}${domain && html`<span class="pill warn">${domain}</span>`}</span>
     </button>
-    ${isOpen && html`<pre>${entry.stacktrace}</pre>${entry.taskManagerId && html`<p class="muted small">on ${entry.taskManagerId}</p>`}`}
+    ${isOpen && html`<pre>${entry.stacktrace}</pre>${entry.taskManagerId && html`<p class="muted small">on <a href=${href("task-managers", entry.taskManagerId)}>${entry.taskManagerId}</a></p>`}`}
   </article>`;
 }
 

@@ -33,8 +33,11 @@ export function TaskManagers() {
     </${Card}></div>`;
 }
 
+/** A link to the page that Ray's own dashboard has of a process; nothing where there is none. */
+const RayPage = ({ of: page }) => /^https?:\/\//.test(page ?? "") && html` <a href=${page} target="_blank" rel="noopener noreferrer" title="Ray's own page of this process">on Ray ↗</a>`;
+
 const SLOT_COLUMNS = [
-  { label: "Slot's process", wide: true, cell: (slot) => html`<code>${slot.host}</code>` },
+  { label: "Slot's process", wide: true, cell: (slot) => html`<code>${slot.host}</code><${RayPage} of=${slot["ray-page"]} />` },
   { label: "Job", cell: (slot) => html`<a href=${href("job", slot.jobId)}>${slot.jobId}</a>` },
   { label: "Tasks", right: true, cell: (slot) => whole(slot.assignedTasks) },
   { label: "Managed memory", right: true, cell: (slot) => bytes(slot.resource.managedMemory) },
@@ -65,7 +68,7 @@ export function TaskManager({ id }) {
   if (!data) return html`<${Pending} error=${error} />`;
   const { hardware, disk, network = [] } = data;
   return html`<div class="page"><${Stale} error=${error} />
-    <nav class="crumbs"><a href=${href("task-managers")}>TaskManagers</a> / <span>${data.id}</span></nav>
+    <nav class="crumbs"><a href=${href("task-managers")}>TaskManagers</a> / <span>${data.id}</span><${RayPage} of=${data["ray-page"]} /></nav>
     <div class="figures">
       <${Figure} label="slots" value=${whole(data.slotsNumber)} /><${Figure} label="free" value=${whole(data.freeSlots)} />
       <${Figure} label="managed memory" value=${bytes(hardware.managedMemory)} />
