@@ -4,7 +4,7 @@ import { answers, path, server, usePoll } from "../parts/api.js";
 import { Card, Load, State, Table } from "../parts/elements.js";
 import { lag, percent, rate, whole } from "../parts/format.js";
 import { hintsOf, holders, withKeys } from "../parts/hints.js";
-import { html } from "../parts/html.js";
+import { html, useRef } from "../parts/html.js";
 import { JobGraph } from "../parts/job_graph.js";
 import { go, href } from "../parts/router.js";
 import { Drawer } from "./drawer.js";
@@ -56,8 +56,9 @@ function Hints({ job, hints }) {
 
 export function Graph({ job, history, route }) {
   const found = useHints(job);
-  const where = whereKeysAre(job, found);
-  const { data: keys } = usePoll(where, KEYS_EVERY_MS);
+  const where = useRef("");
+  where.current = whereKeysAre(job, found) || where.current; // a hint that comes and goes is no reason to count anew
+  const { data: keys } = usePoll(where.current, KEYS_EVERY_MS);
   const hints = found.map((hint) => (hint.keyed && keys?.id === hint.id ? withKeys(hint, keys) : hint));
   const [chosen, tab] = route;
   const vertex = job.vertices.find((one) => one.id === chosen);
