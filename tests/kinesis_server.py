@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.request
 import uuid
@@ -84,6 +85,8 @@ class KinesisServer(ServerProcess):
         super().__init__(directory)
         self.port, tls_port = free_port(), free_port()
         self._package = package
+        # Held while something is put, and while it is killed: it loses nothing that it has confirmed.
+        self._is_confirming = threading.RLock()
         self._file = directory / "data" / "kinesis.json"
         preload = directory / "loopback.js"
         preload.write_text(LOOPBACK_ONLY)
@@ -122,9 +125,10 @@ class KinesisServer(ServerProcess):
 
     def kill(self) -> None:
         """Kill it with signal 9, when all that it has confirmed is in its file."""
-        if self._process is not None and self._process.poll() is None:
-            self._await_file()
-        super().kill()
+        with self._is_confirming:
+            if self._process is not None and self._process.poll() is None:
+                self._await_file()
+            super().kill()
 
     def _await_file(self) -> None:
         """Have it stand still when its file is a whole one that was begun after now."""
@@ -178,6 +182,10 @@ class KinesisServer(ServerProcess):
 
     def split(self, stream: str, place: int = 0) -> None:
         """Split one of the open shards in the middle."""
+        with self._is_confirming:
+            self._split(stream, place)
+
+    def _split(self, stream: str, place: int) -> None:
         shard = self.open_shards(stream)[place]
         low, high = (int(shard["HashKeyRange"][f"{end}HashKey"]) for end in ("Starting", "Ending"))
         self.client().split_shard(
@@ -187,11 +195,12 @@ class KinesisServer(ServerProcess):
 
     def merge(self, stream: str, place: int = 0) -> None:
         """Merge one of the open shards with the next one."""
-        one, other = self.open_shards(stream)[place : place + 2]
-        self.client().merge_shards(
-            StreamName=stream, ShardToMerge=one["ShardId"], AdjacentShardToMerge=other["ShardId"]
-        )
-        self.await_active(stream)
+        with self._is_confirming:
+            one, other = self.open_shards(stream)[place : place + 2]
+            self.client().merge_shards(
+                StreamName=stream, ShardToMerge=one["ShardId"], AdjacentShardToMerge=other["ShardId"]
+            )
+            self.await_active(stream)
 
     def put(self, stream: str, values: Iterable[Any], place: int | None = None, keys: Sequence[str] = ()) -> None:
         """Put records: into one of the open shards, or where their keys belong; without keys, their values'."""
@@ -204,7 +213,8 @@ class KinesisServer(ServerProcess):
             low = self.open_shards(stream)[place]["HashKeyRange"]["StartingHashKey"]
             records = [{**record, "ExplicitHashKey": low} for record in records]
         for first in range(0, len(records), AT_ONCE):
-            answer = client.put_records(StreamName=stream, Records=records[first : first + AT_ONCE])
+            with self._is_confirming:
+                answer = client.put_records(StreamName=stream, Records=records[first : first + AT_ONCE])
             assert not answer["FailedRecordCount"], answer
 
     def records(self, stream: str) -> list[dict[str, Any]]:

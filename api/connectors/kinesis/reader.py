@@ -291,6 +291,7 @@ class _Fetcher(ClientThread):
             tail.back_off_s = min(2 * tail.back_off_s, LONGEST_BACK_OFF_S)
         elif error.kind == "expired":
             tail.iterator = None
+            tail.due_s = time.monotonic() + self._pace.interval_s
         elif error.kind == "away":
             message = f"a stream of Kinesis cannot be read: {error}"
             raise AwayError(message, stream=self._stream.name, split=tail.reading.shard) from error
