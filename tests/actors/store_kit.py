@@ -137,7 +137,9 @@ def soak(
     num_records = int(RATE * seconds_per_fault * (faults + 1))
     open_ray("local", 8)
     settings = HighAvailabilitySettings(f"{place}/ha", f"soak-{uuid.uuid4().hex[:6]}", lease_ms=LEASE_MS)
-    env = StreamExecutionEnvironment.get_execution_environment("ray", detached=True, high_availability=settings)
+    env = StreamExecutionEnvironment.get_execution_environment(
+        "ray", detached=True, high_availability=settings, slot_request_timeout_ms=300_000
+    )
     env.set_parallelism(2)
     env.set_state_backend(state_backend)
     env.enable_checkpointing(500, directory=f"{place}/checkpoints")

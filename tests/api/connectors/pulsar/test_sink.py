@@ -7,16 +7,19 @@ rescaled while its broker is killed, against what was sent); wrong bytes (oracle
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
+from time import monotonic
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from campaigns import campaign
 from failing_functions import FailsAtFirst, some
-from pulsar_server import pulsar_server  # noqa: F401 - a fixture
+from java_homes import java_for
+from pulsar_server import PulsarServer, fetched_jars, pulsar_server  # noqa: F401 - a fixture
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.pulsar import JsonMessages, PulsarSink, PulsarSource, TextMessages, sink
@@ -145,6 +148,56 @@ def test_what_a_topic_has_lost_is_noticed(pulsar_server):  # noqa: F811
     harness.write(["3"])
     with pytest.raises(PossibleLossError, match=r"rows 1 to 2 of headrace-.* the server has lost them"):
         harness.checkpoint(2)
+
+
+@pytest.mark.campaign
+def test_a_partition_that_is_quiet_is_not_forgotten(pulsar_server, tmp_path, monkeypatch):  # noqa: F811
+    """By a broker that forgets after a minute instead of six hours. Witnesses say when it has; each is asked once."""
+    options = {"brokerDeduplicationProducerInactivityTimeoutMinutes": 1}
+    server = PulsarServer(fetched_jars(), java_for("Pulsar"), tmp_path, **options)
+    server.start()
+    client = server.client()
+    topics, beside = [server.new_topic() for _ in range(2)], server.new_topic()
+
+    def last_of(name, *values):
+        producer = client.create_producer(beside, producer_name=name, batching_enabled=False)
+        for value in values:
+            producer.send(value, sequence_id=7)
+        last = producer.last_sequence_id()
+        producer.close()
+        return last
+
+    try:
+        witnesses = [str(number) for number in range(60)]
+        assert {last_of(name, b"x") for name in witnesses} == {7}
+        harnesses = []
+        for topic, remind_ms in zip(topics, (1_000, 1 << 40), strict=True):
+            monkeypatch.setattr(sink, "REMIND_MS", remind_ms)
+            harnesses.append(started(sink_of(server, topic)))
+            harnesses[-1].write(["1"])
+            harnesses[-1].checkpoint(1)
+        checkpoints, began = itertools.count(2), monotonic()
+
+        def has_forgotten():
+            if len(witnesses) > 60 - (monotonic() - began) / 2:
+                for harness in harnesses:
+                    harness.now_ms += 2_000
+                number = next(checkpoints)
+                for harness in harnesses:
+                    harness.checkpoint(number)
+                return last_of(witnesses.pop()) == -1
+            return False
+
+        server.wait_until(has_forgotten)
+        for harness in harnesses:
+            harness.write(["2"])
+        harnesses[0].checkpoint(next(checkpoints))
+        assert server.values(topics[0]) == ["1", "2"]
+        with pytest.raises(PossibleLossError):
+            harnesses[1].checkpoint(next(checkpoints))
+    finally:
+        client.close()
+        server.stop()
 
 
 def test_a_record_that_is_too_large_is_an_error_and_none_passes_it(pulsar_server):  # noqa: F811
