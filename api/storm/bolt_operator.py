@@ -106,7 +106,6 @@ class BoltOperator(Operator):
         # (time, number, tuple, failures) of tuples that are to be given again.
         self._again: list[tuple[int, int, Sent, int]] = []
         self._num_again = 0
-        self._has_input_ended = False
         self._last_watermark: Watermark | None = None
         now_ms = context.now_ms()
         self._poll_due_ms = now_ms
@@ -206,7 +205,6 @@ class BoltOperator(Operator):
 
     # -------------------------------------------------------------------------------------------------------------- end
     def end_input(self, input_index: int) -> None:
-        self._has_input_ended = True
         self._opened().sync()
 
     @property
@@ -250,10 +248,10 @@ class BoltOperator(Operator):
 
     def _give_up_late(self) -> None:
         """Take those for failed that the bolt has not acknowledged in time."""
-        now = time.monotonic()
+        now, heard_since = time.monotonic(), self._opened().heard_since
         while self._timeout_s and (first := self._in_flight.first_since()) is not None:
             given, since = first
-            if now - since <= self._timeout_s:
+            if now - max(since, heard_since) <= self._timeout_s:
                 return
             self._in_flight.done(given.number)
             self._failed(given, f"it has not acknowledged it within {self._timeout_s:g} s")

@@ -10,6 +10,7 @@ Source: Storm's ``ShellBolt``; pystorm's ``Bolt``.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -156,6 +157,9 @@ class BoltTask(ABC):
 
     polls = False
     """Whether it must be asked again and again."""
+
+    heard_since = 0.0
+    """Since when nothing that the bolt says has had to wait for the operator (monotonic seconds)."""
 
     num_waiting = 0
     """How many tuples have not got to the bolt."""
@@ -434,9 +438,9 @@ class ShellBoltTask(BoltTask):
     def _say(self, event: Event) -> None:
         with self._changed:
             if len(self._events) >= MOST_EVENTS:
-                self._is_held = True
+                self._is_held, self.heard_since = True, math.inf
                 self._changed.wait_for(lambda: len(self._events) < MOST_EVENTS or self._is_stopped)
-                self._is_held = False
+                self._is_held, self.heard_since = False, time.monotonic()
                 self._program.begin_anew()  # it has not been silent, nobody has listened
             self._events.append(event)
 

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -238,3 +239,19 @@ def test_lines_come_at_least_once_through_failures_and_savepoints(tmp_path):
             path = stopped(client, tmp_path / "savepoints")
     assert len(list(tmp_path.glob("failed-*"))) == 4
     assert words_in(tmp_path / "out") == expected
+
+
+def test_what_waits_for_the_operator_is_not_late(monkeypatch, tmp_path):
+    """A program that is not listened to for a while, as what follows is slow, is neither silent nor late."""
+    monkeypatch.setattr("headrace.storm.bolt_tasks.MOST_EVENTS", 5)
+    builder = TopologyBuilder()
+    with StreamExecutionEnvironment.get_execution_environment("local") as env:
+        env.set_restart_strategy(RestartStrategies.no_restart())
+        builder.set_spout("lines", env.from_collection([f"a{n} b{n}" for n in range(40)]), outputs=["line"])
+        builder.set_bolt("words", bolt("split.py")).shuffle_grouping("lines")
+        conf = {"topology.message.timeout.secs": 0.4, "topology.subprocess.timeout.secs": 0.4}
+        topology = builder.create_topology(env, conf, max_retries=0)
+        # The event is one that nobody ever sets.
+        words = topology.stream("words").map(lambda row: threading.Event().wait(0.03) or row["word"])
+        rows = list(words.execute_and_collect())
+    assert sorted(rows) == sorted(f"{letter}{n}" for letter in "ab" for n in range(40))
