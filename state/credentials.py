@@ -24,9 +24,9 @@ MASK = "***"
 _SECRET = re.compile(
     r"(?i)password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|auth[_-]?token"
     r"|(?:session|access|sas|refresh|bearer|api)[_-]?token|access[_-]?signature|encryption[_-]?key|credential"
-    r"|(?:^|[._-])(?:pwd|passfile|sslkey)\Z"
+    r"|(?:^|[._-])(?:pwd|passfile|sslkey)\Z|^headers\."
 )
-"""What the name of a secret has in it, or is."""
+"""What the name of a secret has in it, or is; any header of HTTP, as options of tables have them, may say who asks."""
 
 # A port is no password: ``://host:8265/`` holds none.
 _USER = re.compile(r"""://[^\s/:@'"]*:(?!\d+(?:[/?#\s'",;)\]]|$))""")

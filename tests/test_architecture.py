@@ -88,6 +88,7 @@ ROOMS = (
     "api/connectors/lake",
     "api/connectors/delta",
     "api/connectors/iceberg",
+    "api/connectors/http",
     "api/connectors/mqtt",
     "api/connectors/pulsar",
     "api/connectors/rabbitmq",

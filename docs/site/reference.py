@@ -80,6 +80,7 @@ MODULES = (
     ("table", "headrace.table", "Tables and SQL"),
     ("files", "headrace.connectors.files", "Files"),
     ("kafka", "headrace.connectors.kafka", "Kafka"),
+    ("http", "headrace.connectors.http", "HTTP"),
     ("mqtt", "headrace.connectors.mqtt", "MQTT"),
     ("kinesis", "headrace.connectors.kinesis", "Amazon Kinesis"),
     ("pulsar", "headrace.connectors.pulsar", "Pulsar"),

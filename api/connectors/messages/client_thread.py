@@ -40,7 +40,13 @@ class AnswerError(Exception):
 
 
 class AwayError(SourceError):
-    """A server does not answer, or has closed the connection: it may be back in a moment."""
+    """A server does not answer, or has closed the connection: it may be back in a moment.
+
+    Attributes:
+        wait_s: How long it asks to be left alone, in seconds; more than it may be away is as if it stayed away.
+    """
+
+    wait_s = 0.0
 
 
 def patience_s_of(patience: int | str) -> float:
@@ -163,12 +169,12 @@ class ClientThread(ABC):
                     is_connected = True
                 self.work()
                 pause_s, lost_at = FIRST_PAUSE_S, time.monotonic()
-            except AwayError:
+            except AwayError as error:
                 is_connected = False
                 self.disconnect()
-                if time.monotonic() - lost_at > self._patience_s:
+                if time.monotonic() + error.wait_s - lost_at > self._patience_s:
                     raise
-                self.pause(pause_s)
+                self.pause(max(pause_s, error.wait_s))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def take(self) -> Any:

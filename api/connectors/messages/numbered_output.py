@@ -37,7 +37,7 @@ from headrace.state.checkpoints.manifest_schema import is_text
 
 from ...formats.prepared_rows import GatheredRows, from_ipc
 
-__all__ = ["NumberedCommitter", "NumberedWriter"]
+__all__ = ["NumberedCommitter", "NumberedWriter", "PreparedCommitter"]
 
 
 def _publisher(context: WriterContext | CommitterContext) -> str:
@@ -101,16 +101,13 @@ class NumberedWriter(SinkWriter):
         return self._now_ms() - self._prepared_ms >= self._remind_ms
 
 
-class NumberedCommitter(Committer, ABC):
+class PreparedCommitter(Committer, ABC):
     """Sends what one subtask was given. Subclasses talk to the server. Its methods block.
 
     Args:
         place: As of the writer.
         schema: Of the rows.
     """
-
-    # One subtask may wait for what another one holds.
-    retry = CommitRetry(max_attempts=30, initial_delay_ms=100, max_delay_ms=2_000)
 
     def __init__(self, place: str, schema: pa.Schema) -> None:
         self._place = place
@@ -122,12 +119,8 @@ class NumberedCommitter(Committer, ABC):
         """See that the server is there and takes what will come. Called again after it has failed."""
 
     @abstractmethod
-    def last_number(self, publisher: str) -> int:
-        """Return the last number that the server has taken of a publisher, maybe to lose it; 0 for none."""
-
-    @abstractmethod
-    def send(self, publisher: str, first: int, rows: pa.RecordBatch) -> None:
-        """Have the server keep rows, from a number on, and wait until it says so, also of those that it has already."""
+    def send_all(self, publisher: str, first: int, batches: list[pa.RecordBatch]) -> None:
+        """Have the server keep rows, numbered from one on, once, and wait until it says so."""
 
     @abstractmethod
     def disconnect(self) -> None:
@@ -170,12 +163,30 @@ class NumberedCommitter(Committer, ABC):
                 message = "prepared output is of no records of this sink"
                 raise CheckpointCorruptError(message, checkpoint=committable["checkpoint_id"])
         try:
-            self._send_behind(committable["publisher"], first, batches)
+            self.send_all(committable["publisher"], first, batches)
         except ExternalError:
             self.disconnect()
             raise
 
-    def _send_behind(self, publisher: str, first: int, batches: list[pa.RecordBatch]) -> None:
+    def close(self) -> None:
+        self.disconnect()
+
+
+class NumberedCommitter(PreparedCommitter):
+    """Sends what one subtask was given behind what the server has of the publisher, in order."""
+
+    # One subtask may wait for what another one holds.
+    retry = CommitRetry(max_attempts=30, initial_delay_ms=100, max_delay_ms=2_000)
+
+    @abstractmethod
+    def last_number(self, publisher: str) -> int:
+        """Return the last number that the server has taken of a publisher, maybe to lose it; 0 for none."""
+
+    @abstractmethod
+    def send(self, publisher: str, first: int, rows: pa.RecordBatch) -> None:
+        """Have the server keep rows, from a number on, and wait until it says so, also of those that it has already."""
+
+    def send_all(self, publisher: str, first: int, batches: list[pa.RecordBatch]) -> None:
         last = self.last_number(publisher)
         if last < first - 1:
             self._refuse_gap(publisher, first, last)
@@ -193,9 +204,6 @@ class NumberedCommitter(Committer, ABC):
             raise PossibleLossError(message, hint=hint)
         message = f"{what}; another subtask holds them, or the server has lost them"
         raise SinkError(message)
-
-    def close(self) -> None:
-        self.disconnect()
 
 
 _FIELDS = {"place": str, "publisher": str, "first": int, "checkpoint_id": int, "rows": int, "data": list}

@@ -24,6 +24,7 @@ from ..connectors.rabbitmq import RabbitmqTable
 from ..connectors.redis import RedisTable
 from .cassandra import CassandraTable
 from .hbase import HbaseTable
+from .http import HttpTable
 from .kinesis import KinesisTable
 from .mqtt import MqttTable
 from .nifi import NiFiTable
@@ -40,6 +41,7 @@ _CONNECTORS: tuple[Any, ...] = (
     DeltaLakeTable,
     FilesTable,
     HbaseTable,
+    HttpTable,
     IcebergTable,
     JdbcTable,
     KafkaTable,
