@@ -13,6 +13,7 @@ SOAKS = {
     "cassandra": ["cassandra_soak.py"],
     "cassandra, numbers of the sink": ["cassandra_soak.py", "--order", "sink"],
     "kafka": ["kafka_soak.py"],
+    "kinesis": ["kinesis_soak.py"],
     "kafka, open transactions": ["kafka_soak.py", "--staging", "transaction"],
     "opensearch": ["opensearch_soak.py"],
     "pulsar": ["pulsar_soak.py"],
