@@ -63,7 +63,7 @@ from .connectors.given import GivenTable
 from .execution import Execution
 from .file_catalog import catalog_of
 from .functions import UserDefinedFunction, UserDefinedTableFunction
-from .inserting import StatementSet, rows_of_table, without_conflicts
+from .inserting import Insertion, StatementSet, rows_of_table, without_conflicts
 from .lowering.streams import Streams
 from .result import StatementResult, TableResult
 from .settings import Settings, TableConfig
@@ -501,7 +501,7 @@ class TableEnvironment:
     def _bound(self, statement: Any, text: SqlText) -> Relation:
         return self._queries(text, self._tables()).bind(statement.tree)
 
-    def _insert(self, statement: Insert, text: SqlText, tables: StatementTables) -> tuple[CatalogTable, Relation]:
+    def _insert(self, statement: Insert, text: SqlText, tables: StatementTables) -> Insertion:
         """The table, and the rows with its columns."""
         table = self._catalogs.table(statement.table)
         if statement.hinted is not None:
@@ -535,23 +535,28 @@ class TableEnvironment:
 
     def insert_rows(self, table: str, relation: Relation) -> TableResult:
         """Write rows into a table, to their end; for `Table.execute_insert`."""
-        return self.write_all([(table, relation)])
+        return self.write_all([self.insert_into(table, relation)])
 
-    def insert_of(self, text: str) -> tuple[str, Relation]:
+    def insert_into(self, table: str, relation: Relation) -> Insertion:
+        """Return rows as they are written into a table; for `StatementSet`."""
+        found = self._catalogs.table(table)
+        return found, rows_of_table(found, (), relation, self._builder())
+
+    def insert_of(self, text: str) -> Insertion:
         """Return the table and the rows of an INSERT; for `StatementSet`."""
         statements = parse_statements(text)
         if len(statements) != 1 or not isinstance(statements[0], Insert):
             message = "add_insert_sql takes one INSERT"
             raise SqlError(message)
-        table, relation = self._insert(statements[0], SqlText(text), self._tables())
-        return table.statement.name, relation
+        return self._insert(statements[0], SqlText(text), self._tables())
 
-    def write_all(self, inserts: Sequence[tuple[str, Relation]]) -> TableResult:
+    def write_all(self, inserts: list[Insertion]) -> TableResult:
         """Write rows into tables in one job, to their end; for `StatementSet`."""
-        found = [(self._catalogs.table(name), relation) for name, relation in inserts]
-        return self._execution.write(
-            [(table, rows_of_table(table, (), rows, self._builder())) for table, rows in found]
-        )
+        return self._execution.write(inserts)
+
+    def explained_writing(self, inserts: Sequence[Insertion]) -> str:
+        """Return how rows are made that are written; for `StatementSet`."""
+        return self._execution.explained(tuple(rows.node for _, rows in inserts))
 
     def explained(self, relation: Relation) -> str:
         """Return how rows are made; for `Table.explain`."""

@@ -30,24 +30,37 @@ from ..sql.parsing.errors import SqlError
 from ..sql.parsing.statements import Conflict
 from ..sql.parsing.types import sql_name
 from ..sql.relations import Builder, Relation, renamed
+from ..sql.scope import Scope, ScopeColumn
 from .catalog import CatalogTable
 
 if TYPE_CHECKING:
     from .result import TableResult
     from .table import Table
 
-__all__ = ["StatementSet", "is_told_apart", "rows_of_table", "without_conflicts"]
+__all__ = ["Insertion", "StatementSet", "is_told_apart", "rows_of_table", "without_conflicts"]
+
+
+Insertion = tuple[CatalogTable, Relation]
+"""A table, and rows with its columns."""
 
 
 class Inserts(Protocol):
     """What a statement set needs of its environment: `headrace.table.TableEnvironment`."""
 
-    def insert_of(self, text: str) -> tuple[str, Relation]:
-        """Return the table and the rows of an INSERT."""
+    def insert_of(self, text: str) -> Insertion:
+        """Return what an INSERT writes."""
         ...
 
-    def write_all(self, inserts: Sequence[tuple[str, Relation]]) -> TableResult:
+    def insert_into(self, table: str, relation: Relation) -> Insertion:
+        """Return rows as they are written into a table of the catalog."""
+        ...
+
+    def write_all(self, inserts: list[Insertion]) -> TableResult:
         """Write rows into tables in one job, to their end."""
+        ...
+
+    def explained_writing(self, inserts: Sequence[Insertion]) -> str:
+        """Return how the rows are made."""
         ...
 
 
@@ -56,11 +69,15 @@ class StatementSet:
 
     def __init__(self, environment: Inserts) -> None:
         self._environment = environment
-        self._inserts: list[tuple[str, Relation]] = []
+        self._inserts: list[Insertion] = []
 
     def add_insert(self, table: str, rows: Table) -> StatementSet:
-        """Add rows for a table of the catalog."""
-        self._inserts.append((table, rows.relation))
+        """Add rows for a table of the catalog, by the places of their columns.
+
+        Raises:
+            SqlError: If there is no such table, or they do not fit.
+        """
+        self._inserts.append(self._environment.insert_into(table, rows.relation))
         return self
 
     def add_insert_sql(self, text: str) -> StatementSet:
@@ -74,11 +91,22 @@ class StatementSet:
         Raises:
             ProgramError: If nothing has been added.
         """
+        inserts, self._inserts = self._added(), []
+        return self._environment.write_all(inserts)
+
+    def explain(self) -> str:
+        """Return how the rows are made, as EXPLAIN shows it; nothing is run, and the set stays as it is.
+
+        Raises:
+            ProgramError: If nothing has been added.
+        """
+        return self._environment.explained_writing(self._added())
+
+    def _added(self) -> list[Insertion]:
         if not self._inserts:
             message = "the statement set is empty"
             raise ProgramError(message, hint="add_insert and add_insert_sql add to it")
-        inserts, self._inserts = self._inserts, []
-        return self._environment.write_all(inserts)
+        return self._inserts
 
 
 def rows_of_table(table: CatalogTable, columns: Sequence[str], relation: Relation, builder: Builder) -> Relation:
@@ -112,7 +140,8 @@ def rows_of_table(table: CatalogTable, columns: Sequence[str], relation: Relatio
         raise SqlError(message)
     values = dict(zip(given, renamed(relation, given).values(), strict=True))
     stored = {field.name: _for_column(name, field, values.get(field.name)) for field in schema}
-    return Relation(builder.selected(relation.node, stored), relation.scope)
+    scope = Scope(ScopeColumn(None, field.name, field.name, field.type) for field in schema)
+    return Relation(builder.selected(relation.node, stored), scope)
 
 
 def _for_column(table: str, field: pa.Field, value: Typed | None) -> Typed:

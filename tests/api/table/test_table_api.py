@@ -7,6 +7,7 @@ another query than it says (differential: SQL); changes that lose their kind on 
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections import Counter
 from decimal import Decimal
 
@@ -335,6 +336,41 @@ def test_a_statement_set_writes_several_tables_in_one_job(t, tmp_path):
     assert written == {"cheap": 3, "dear": 2}
     with pytest.raises(ProgramError, match="the statement set is empty"):
         done.execute()
+
+
+def test_a_statement_set_goes_by_places_whatever_columns_are_called(t, tmp_path):
+    for name in ("called", "swapped", "by_name", "verbs"):
+        t.execute_sql(
+            f"CREATE TABLE {name} (item STRING, label STRING) WITH "
+            f"('connector' = 'filesystem', 'path' = '{tmp_path / name}', 'format' = 'json')"
+        )
+    cheap = "FROM bids WHERE item = 'desk'"
+    writes = t.create_statement_set()
+    writes.add_insert_sql(f"INSERT INTO called SELECT item AS a, 'x' AS b {cheap}")
+    writes.add_insert_sql(f"INSERT INTO swapped SELECT item AS label, 'x' AS item {cheap}")
+    writes.add_insert_sql(f"INSERT INTO by_name (label, item) SELECT 'x' AS item, item AS label {cheap}")
+    desk = t.from_path("bids").where("item = 'desk'")
+    writes.add_insert("verbs", desk.select(col("item").alias("label"), lit("x").alias("item")))
+    plan = writes.explain()
+    assert plan.count("select a, b") >= 1
+    writes.execute()
+    for name in ("called", "swapped", "by_name", "verbs"):
+        files = [file for file in (tmp_path / name).rglob("*") if file.is_file()]
+        rows = {line for file in files for line in file.read_text().splitlines()}
+        assert {(row["item"], row["label"]) for row in map(json.loads, rows)} == {("desk", "x")}, name
+    with pytest.raises(ProgramError, match="the statement set is empty"):
+        writes.explain()
+
+
+def test_a_statement_set_writes_with_the_options_of_its_statements(t, tmp_path):
+    t.execute_sql(
+        "CREATE TABLE written (item STRING) WITH "
+        f"('connector' = 'filesystem', 'path' = '{tmp_path / 'one'}', 'format' = 'json')"
+    )
+    hinted = f"INSERT INTO written /*+ OPTIONS('path' = '{tmp_path / 'two'}') */ SELECT item FROM bids"
+    t.create_statement_set().add_insert_sql(hinted).execute()
+    assert not (tmp_path / "one").exists()
+    assert [file for file in (tmp_path / "two").rglob("*") if file.is_file()]
 
 
 MISTAKES = [
