@@ -198,7 +198,7 @@ class _Tail:
 
     Attributes:
         iterator: Where the next records are, as Kinesis has it; None to ask anew.
-        is_sure: Whether the last record has been met since, or there was none.
+        is_sure: Whether the last record has been met since, or nothing was read before.
         due_s: When to ask again, by the monotonic clock.
         back_off_s: How long to wait when too much was asked for.
         began_s: When Kinesis first answered; None if it has not.
@@ -305,7 +305,7 @@ class _Fetcher(ClientThread):
     def _iterator(self, tail: _Tail) -> str | None:
         """Where a position is, as Kinesis has it; None if the shard is gone and that is passed over."""
         position = tail.reading.position
-        tail.is_sure = position.sequence is None
+        tail.is_sure = position.sequence is None and not position.until_ms
         try:
             if position.sequence is not None:
                 return self._iterator_at(tail, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=position.sequence)
@@ -438,11 +438,13 @@ class _Fetcher(ClientThread):
             SourceError: If something may have been, and that is an error.
         """
         position = tail.reading.position
-        if first != position.sequence:
+        if position.sequence is None or first != position.sequence:
             kept_ms = now_ms - self._stream.retention_ms(self._client)
             # Was the shard read up to its end when all that came later is still there?
             if position.sub is not None or position.until_ms <= kept_ms:
-                self._lose(tail, "that record was deleted, and those that came next may be gone with it")
+                deleted = "that record was deleted, and those that came next may be gone with it"
+                unmet = "it has given no record yet, and the first ones that came may be deleted"
+                self._lose(tail, unmet if position.sequence is None else deleted)
         tail.is_sure = True
 
     def _lose(self, tail: _Tail, why: str) -> None:

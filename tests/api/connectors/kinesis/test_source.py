@@ -283,6 +283,22 @@ def test_what_was_deleted_before_it_was_read_is_an_error_unless_that_is_passed_o
         assert "on_expired" in warnings[0]
 
 
+def test_what_came_and_was_deleted_before_a_shard_gave_its_first_record_is_an_error(kinesis_server):  # noqa: F811
+    stream = kinesis_server.new_stream()
+    source = source_of(kinesis_server, stream)
+    with Job(source) as job:
+        job.rest(2_000)
+        ((shard, position),) = job.positions().items()
+    assert position["sequence"] is None
+    assert position["until_ms"] > 0
+    kinesis_server.put(stream, range(2))
+    payload = {"hashes": ["0", str((1 << 128) - 1)], "parents": [], "end_ms": None}
+    assert rows_of(source, Split(shard, payload, position)) == ["0", "1"]
+    aged = {**position, "until_ms": position["until_ms"] - 25 * 3_600_000}
+    with pytest.raises(SourceError, match="has given no record yet"):
+        rows_of(source, Split(shard, payload, aged))
+
+
 def hiding(is_shard_gone):
     """The last record is not there any more, or the shard is not."""
 
