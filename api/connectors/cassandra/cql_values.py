@@ -7,6 +7,7 @@ of UTC: Cassandra keeps moments, in milliseconds.
 
 from __future__ import annotations
 
+import ipaddress
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -89,7 +90,7 @@ def writer_of(name: str, kind: pa.DataType, column: CqlType) -> Convert | None:
         (to == "decimal" and (kinds.is_decimal(kind) or kinds.is_integer(kind)), Decimal),
         (to in _TEXTS and _is_text(kind), None),
         (to == "blob" and _is_bytes(kind), None),
-        (to == "inet" and _is_text(kind), None),
+        (to == "inet" and _is_text(kind), _address_of),
         (to in _IDS and _is_id(kind), _id_of),
         (to == "date" and kinds.is_date(kind), None),
         (to == "time" and kinds.is_time(kind), None),
@@ -111,6 +112,11 @@ def writer_of(name: str, kind: pa.DataType, column: CqlType) -> Convert | None:
 
 def _id_of(value: Any) -> uuid.UUID:
     return uuid.UUID(bytes=value) if isinstance(value, bytes) else uuid.UUID(value)
+
+
+def _address_of(value: str) -> str:
+    """An address in the one form that it has: several texts are one."""
+    return str(ipaddress.ip_address(value))
 
 
 def _milliseconds(value: datetime) -> int:

@@ -44,6 +44,9 @@ __all__ = ["CassandraSink"]
 OVERHEAD_BYTES = 60
 """Beside the values of a row, about."""
 
+_REFUSED = (ValueError, TypeError, AttributeError, ArithmeticError, struct.error)
+"""What is raised for values that a statement cannot have."""
+
 ROWS_AT_ONCE = 128
 """Rows that are under way at the same time, of one request."""
 
@@ -249,8 +252,10 @@ class _Writer(UpsertSinkWriter):
 
     def apply(self, entries: list[Entry]) -> Iterable[Refused]:
         connection = self._ready()
-        # No two entries have one key, so one number will do for all of them.
-        number = None if self._numbers is None else self._numbers.take()
+        number = None
+        if self._numbers is not None:
+            # No two entries are of one row, so one number will do for all of them.
+            entries, number = self._newest_of_rows(entries), self._numbers.take()
         for first in range(0, len(entries), ROWS_AT_ONCE):
             some = entries[first : first + ROWS_AT_ONCE]
             refused = list(self._applied(connection, some, number))
@@ -260,12 +265,24 @@ class _Writer(UpsertSinkWriter):
                 yield from (Refused(entry, cause, is_for_now=True) for entry in entries[first + ROWS_AT_ONCE :])
                 return
 
+    def _newest_of_rows(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Of the entries of each row the last one: several texts of a key may be one row, as those of a UUID."""
+        newest: dict[Any, Entry] = {}
+        for entry in entries:
+            try:
+                row = tuple(self._made(self._target.key, entry[0]))
+            except _REFUSED:  # it is refused when it is sent
+                row = (None, *entry[0])
+            newest.pop(row, None)
+            newest[row] = entry
+        return list(newest.values())
+
     def _applied(self, connection: Connection, entries: Sequence[Entry], number: int | None) -> Iterator[Refused]:
         sent: list[tuple[Entry, Any]] = []
         for entry in entries:
             try:
                 sent.append((entry, self._bound(connection, entry, number)))
-            except (ValueError, TypeError, AttributeError, ArithmeticError, struct.error) as error:
+            except _REFUSED as error:
                 yield Refused(entry, str(error) or repr(error))
         for (entry, _), answer in zip(sent, connection.ask_all(statement for _, statement in sent), strict=True):
             if isinstance(answer, AnswerError):

@@ -88,6 +88,18 @@ def test_without_an_order_what_came_last_stays(cassandra_server):  # noqa: F811
     assert rows_of(cassandra_server, table) == what_is_newest(rows)
 
 
+def test_texts_of_one_key_are_one_row_in_a_request(cassandra_server):  # noqa: F811
+    """A UUID in capitals, an address with its zeros: of equal numbers Cassandra would keep the larger value."""
+    table = cassandra_server.new_table("id uuid, host inet, v bigint, PRIMARY KEY (id, host)")
+    sink = sink_into(
+        cassandra_server, table, schema={"id": "string", "host": "string", "v": "int64"}, key=["id", "host"]
+    )
+    one = str(uuid.uuid5(uuid.NAMESPACE_URL, "one"))
+    keys = [(one, "::1"), (one.upper(), "::1"), (one, "0:0:0:0:0:0:0:1")]
+    written(sink, [{"id": name, "host": host, "v": 9 - n} for n, (name, host) in enumerate(keys)])
+    assert [row[0] for row in cassandra_server.ask(f"SELECT v FROM {table}")] == [7]
+
+
 def test_an_attempt_that_was_replaced_changes_nothing_and_is_shut_out(cassandra_server):  # noqa: F811
     table = cassandra_server.new_table("k int PRIMARY KEY, at bigint, v bigint")
     sink = sink_into(cassandra_server, table)
