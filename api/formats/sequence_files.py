@@ -56,6 +56,8 @@ _BLOCK_BYTES = 1_000_000
 _EXPANDED_AT_ONCE = 64 << 10
 """How many bytes of records, whose values are compressed, are decompressed together, or one record."""
 
+_MOST_LENGTH = (1 << 31) - 1
+
 _INT = struct.Struct(">i")
 _LENGTHS = struct.Struct(">ii")
 _ESCAPE = _INT.pack(-1)
@@ -275,14 +277,12 @@ class SequenceRecords:
             place += len(self.mark)
             if place + vint_size(data[place]) > size:
                 return
-            number, place = read_vint(data, place)
+            number, place = _length_at(data, place)
             parts: list[tuple[int, int]] = []
             while len(parts) < 4:
                 if place >= size or place + vint_size(data[place]) > size:
                     return
-                length, place = read_vint(data, place)
-                if number < 0 or length < 0:
-                    raise _damaged(start, f"a block has {number} records, and a part of {length} bytes")
+                length, place = _length_at(data, place)
                 parts.append((place, place + length))
                 place += length
             if place > size:
@@ -306,6 +306,21 @@ class SequenceRecords:
         codec = self._header.codec
         assert codec is not None
         return codec.expanded(part) if part else b""
+
+
+def _length_at(data: bytes, place: int) -> tuple[int, int]:
+    """What a block says of its own size, and where that ends. Hadoop has it in 31 bits: more is not looked for.
+
+    Raises:
+        DamagedFileError: If it is none.
+    """
+    try:
+        length, end = read_vint(data, place)
+    except ValueError as error:
+        raise _damaged(place, f"a block cannot be read: {error}") from error
+    if not 0 <= length <= _MOST_LENGTH:
+        raise _damaged(place, f"a block has {length} records, or bytes in a part")
+    return length, end
 
 
 def _cut(data: bytes, lengths: bytes, number: int) -> list[bytes]:

@@ -214,7 +214,9 @@ def block_of(number, lengths, keys, value_lengths, values, compress=zlib.compres
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (block_of(2**31, b"\1", b"a", b"\1", b"b"), "1 bytes are no 2147483648 lengths"),
+        (block_of(2**31 - 1, b"\1", b"a", b"\1", b"b"), "1 bytes are no 2147483647 lengths"),
+        (block_of(2**31, b"\1", b"a", b"\1", b"b"), "a block has 2147483648 records"),
+        (header(compression="block") + b"\xff" * 4 + b"s" * 16 + b"\x88" + b"\xff" * 8 + bytes(9), "more than 64 bits"),
         (block_of(-1, b"\1", b"a", b"\1", b"b"), "a block has -1 records"),
         (block_of(1, b"\2", b"a", b"\1", b"b"), "a value has 2 bytes, where 1 are left"),
         (block_of(1, vint_bytes(-3), b"a", b"\1", b"b"), "a value has -3 bytes|are no 1 lengths|more bytes"),
