@@ -253,13 +253,13 @@ def test_what_is_committed_is_kept_once_and_in_order(block, monkeypatch):
 
 def test_a_committer_that_believes_what_a_broker_tells_is_caught(monkeypatch):
     need_client("pulsar", "pulsar-client")
-    sends = NumberedCommitter._send_behind
+    sends = NumberedCommitter.send_all
 
     def send_what_is_told_missing(self, publisher, first, batches):
         if self.last_number(publisher) < first + sum(batch.num_rows for batch in batches) - 1:
             sends(self, publisher, first, batches)
 
-    monkeypatch.setattr(NumberedCommitter, "_send_behind", send_what_is_told_missing)
+    monkeypatch.setattr(NumberedCommitter, "send_all", send_what_is_told_missing)
     with pytest.raises(AssertionError):
         for seed in range(200):
             play(seed, monkeypatch)
