@@ -106,7 +106,7 @@ class _Sender(ConfirmedSender):
             site = Site(self._nifi)
             self._patiently(lambda: self._find(site))
             self.ready()
-            while (first := self._to_send.get()) is not None:
+            while (first := self._to_send.get()) is not None and not self._is_stopped.is_set():
                 self._send_with(site, first)
         except Exception as error:  # told where the writer is
             self.fail(error)
@@ -123,6 +123,7 @@ class _Sender(ConfirmedSender):
             except queue.Empty:
                 break
             if more is None:
+                self._to_send.put(None)  # for who asks for more
                 return
             flow_files.append(more)
             size += len(more.content)

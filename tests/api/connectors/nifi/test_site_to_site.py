@@ -7,6 +7,7 @@ answers that get lost, NiFi away); hostile streams; errors by name.
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 
 import pytest
@@ -16,7 +17,7 @@ from storm_kit import rows_in, wait_until
 
 from headrace import RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.files import FileSink
-from headrace.connectors.nifi import JsonMessages, NiFiSink, NiFiSource, TextMessages
+from headrace.connectors.nifi import JsonMessages, NiFiSink, NiFiSource, TextMessages, port_sink
 from headrace.connectors.nifi.site_to_site import FlowFile, Place, decoded, encoded
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
@@ -217,6 +218,18 @@ def test_nifi_is_waited_for_and_a_lost_answer_doubles(nifi):
     impatient.close()
     harness.close()
     nifi.start()
+
+
+def test_a_sender_that_is_closed_while_it_gathers_ends(nifi, monkeypatch):
+    begun, gate = threading.Event(), threading.Event()
+    monkeypatch.setattr(port_sink._Sender, "_transact", lambda *_given: begun.set() or gate.wait())
+    sender = port_sink._Sender(Place.of(nifi.url, None), "in", "sender", 5.0)
+    sender.hand_over([FlowFile({}, b"")])
+    assert begun.wait(10)
+    sender.hand_over([FlowFile({}, b""), None])  # what close() puts there comes behind one that is gathered
+    gate.set()
+    sender._thread.join(10)
+    assert not sender._thread.is_alive()
 
 
 def test_rows_come_at_least_once_through_failures(nifi, tmp_path):
