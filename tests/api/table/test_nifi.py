@@ -48,4 +48,4 @@ def test_wrong_options_are_refused(options, told):
     t = TableEnvironment.create(parallelism=1, actor_system="local")
     with pytest.raises(HeadraceError, match=told):
         t.execute_sql(table("t", "a STRING", "http://localhost:1/nifi", **options))
-        t.execute_sql("SELECT * FROM t")
+        next(t.execute_sql("SELECT * FROM t").collect())
