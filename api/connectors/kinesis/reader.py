@@ -201,7 +201,8 @@ class _Tail:
         is_sure: Whether the last record has been met since, or nothing was read before.
         due_s: When to ask again, by the monotonic clock.
         back_off_s: How long to wait when too much was asked for.
-        began_s: When Kinesis first answered; None if it has not.
+        began_s: When Kinesis first answered, by the monotonic clock; None if it has not.
+        began_ms: When that was by its own clock, which tells whole seconds.
         has_caught_up: Whether all has been fetched that was there then.
         behind_ms: How far Kinesis said it is behind the newest record.
         marked_ms: What of `_Position.until_ms` was given last.
@@ -215,6 +216,7 @@ class _Tail:
     due_s: float = 0.0
     back_off_s: float = FIRST_BACK_OFF_S
     began_s: float | None = None
+    began_ms: int = 0
     has_caught_up: bool = False
     behind_ms: int = 0
     marked_ms: int = 0
@@ -341,7 +343,7 @@ class _Fetcher(ClientThread):
         if not tail.is_sure and (records or is_closed or behind_ms == 0):
             self._make_sure(tail, records[0]["SequenceNumber"] if records else None, now_ms)
         records, is_over = self._up_to_end(tail, records, behind_ms, now_ms)
-        tail.has_caught_up = tail.has_caught_up or _has_caught_up(tail, behind_ms)
+        tail.has_caught_up = tail.has_caught_up or self._catches_up(tail, answer["Records"], behind_ms, now_ms)
         children = None
         if is_closed or is_over:
             children = [Shard.of_child(child).as_dict() for child in answer.get("ChildShards") or ()]
@@ -352,6 +354,19 @@ class _Fetcher(ClientThread):
         tail.iterator = answer.get("NextShardIterator")
         if tail.reading.has_ended:
             self._tails.remove(tail)
+
+    def _catches_up(self, tail: _Tail, records: list[dict[str, Any]], behind_ms: int, now_ms: int) -> bool:
+        """Whether all has been fetched that was there when Kinesis first answered.
+
+        It may say that nothing is behind records that came together with others, of which it gives only so many.
+        """
+        now_s = time.monotonic()
+        if tail.began_s is None:
+            tail.began_s, tail.began_ms = now_s, now_ms
+        is_full = len(records) >= self._pace.most_records
+        if is_full and _arrival_ms(records[-1]) < tail.began_ms + 1_000:  # a clock of seconds
+            return False
+        return behind_ms <= (now_s - tail.began_s) * 1_000
 
     def _end(self, tail: _Tail) -> None:
         """Give the end of a shard that is gone."""
@@ -467,14 +482,6 @@ class _Fetcher(ClientThread):
 def _tail_of(reading: _Reading) -> _Tail:
     low, high = reading.payload["hashes"]
     return _Tail(reading, int(low), int(high), marked_ms=reading.position.until_ms)
-
-
-def _has_caught_up(tail: _Tail, behind_ms: int) -> bool:
-    """Whether all has been fetched that was there when Kinesis first answered."""
-    now_s = time.monotonic()
-    if tail.began_s is None:
-        tail.began_s = now_s
-    return behind_ms <= (now_s - tail.began_s) * 1_000
 
 
 def _arrival_ms(record: dict[str, Any]) -> int:
