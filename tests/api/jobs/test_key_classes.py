@@ -257,7 +257,8 @@ def test_equal_looking_keys_of_two_classes_of_one_name_are_two_keys_or_refused(t
             env.set_state_backend(RocksDBStateBackend(16 << 20, str(tmp_path / "local")))
         version(TURNS)(env, out, COUNT, None)
         if backend == "rocksdb":
-            with pytest.raises(JobFailedError, match=r"two classes __main__\.user_of\.<locals>\.User"):
+            # A class that was collected as garbage and is made anew from the program's pickle has its last name only.
+            with pytest.raises(JobFailedError, match=r"two classes __main__\.(user_of\.<locals>\.)?User"):
                 env.execute("in turns")
             return
         env.execute("in turns")
