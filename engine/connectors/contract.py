@@ -233,9 +233,15 @@ class Discovery:
 
 @dataclass(slots=True)
 class EnumeratorContext:
-    """What an enumerator may know."""
+    """What an enumerator may know.
+
+    Attributes:
+        parallelism: The number of readers.
+        checkpointing: Whether checkpoints are taken.
+    """
 
     parallelism: int
+    checkpointing: bool = True
 
 
 class SplitEnumerator(Protocol):

@@ -50,10 +50,12 @@ class HybridEnumerator:
 
     Args:
         chain: The sources.
+        checkpointing: Whether checkpoints are taken, for the enumerators of the sources.
     """
 
-    def __init__(self, chain: Sequence[ChainedSource]) -> None:
+    def __init__(self, chain: Sequence[ChainedSource], *, checkpointing: bool = True) -> None:
         self._chain = chain
+        self._checkpointing = checkpointing
         # Enumerators made so far, by source and end position (as JSON) of the one before.
         self._enumerators: dict[tuple[int, str], SplitEnumerator] = {}
         # How often the present source wants to be looked at again; None if it does not.
@@ -145,7 +147,9 @@ class HybridEnumerator:
         if key not in self._enumerators:
             source = source_at(self._chain, index, begun.end_position)
             check_source(source, f"source {index} of a hybrid source")
-            self._enumerators[key] = source.create_enumerator(EnumeratorContext(progress.parallelism))
+            self._enumerators[key] = source.create_enumerator(
+                EnumeratorContext(progress.parallelism, self._checkpointing)
+            )
         return self._enumerators[key]
 
     def _begun(self, progress: EnumeratorProgress) -> list[_Begun]:

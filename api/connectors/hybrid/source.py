@@ -68,7 +68,7 @@ class HybridSource:
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Make what finds the splits of all, one source after another."""
-        return HybridEnumerator(self._chain)
+        return HybridEnumerator(self._chain, checkpointing=context.checkpointing)
 
     def create_reader(self) -> SourceReader:
         """Make what reads them, one source after another."""

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from headrace.engine.connectors.acknowledging import AcknowledgingReader
 from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, Polled, Split
+from headrace.engine.errors import InternalError
 
 from .client_thread import ClientThread
 from .decoding import MessageDecoder
@@ -140,8 +141,9 @@ class ConsumingReader(AcknowledgingReader[Tag], ABC, Generic[Tag]):
         """
 
     def take_other(self, thing: Any) -> None:
-        """Take something that a consumer has given beside messages."""
-        raise NotImplementedError
+        """Take something that a consumer has given beside messages; here an error, as none gives anything."""
+        message = f"a consumer gave something that is no message: {thing!r}"
+        raise InternalError(message)
 
     def subscribe(self, splits: Sequence[Split]) -> None:
         consumers = self.consumers_of(splits)

@@ -19,12 +19,11 @@ from headrace.engine.connectors.contract import (
     Split,
     SplitFinished,
 )
-from headrace.engine.errors import ConfigurationError
 
 from .chunk_reading import ChunkReading
 from .enumerator import LOG
 from .log_reading import RETRY_MS, LogReading
-from .settings import CdcSettings, driver, failed
+from .settings import CdcSettings, driver, failed, require_checkpoints
 
 __all__ = ["CdcReader"]
 
@@ -55,9 +54,7 @@ class CdcReader(SourceReader):
 
     def open(self, context: ReaderContext) -> None:
         self._context = context
-        if not context.checkpointing:
-            message = "a source of changes needs checkpoints: the server keeps its log until one is complete"
-            raise ConfigurationError(message, hint="env.enable_checkpointing('10 s')")
+        require_checkpoints(taken=context.checkpointing)
 
     @property
     def wants_split(self) -> bool:

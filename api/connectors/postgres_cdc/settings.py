@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.errors import SourceError
+from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.credentials import masked
 from headrace.state.extras import needs
 
 from .values import SESSION
 
-__all__ = ["CdcSettings", "Server", "asked", "driver", "failed", "quoted"]
+__all__ = ["CdcSettings", "Server", "asked", "driver", "failed", "quoted", "require_checkpoints"]
 
 CONNECT_TIMEOUT_S = 10
 
@@ -60,6 +60,13 @@ def failed(error: BaseException | str, what: str, **place: Any) -> SourceError:
     """Return the error that says what the database refused, without passwords."""
     message = f"PostgreSQL: {what}: {masked(' '.join(str(error).split()))}"
     return SourceError(message, **place)
+
+
+def require_checkpoints(*, taken: bool) -> None:
+    """See that checkpoints are taken; raises `ConfigurationError` if not."""
+    if not taken:
+        message = "a source of changes needs checkpoints: the server keeps its log until one is complete"
+        raise ConfigurationError(message, hint="env.enable_checkpointing('10 s')")
 
 
 @dataclass(frozen=True)

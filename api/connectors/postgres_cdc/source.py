@@ -22,7 +22,7 @@ from headrace.state.values.durations import parse_duration_ms
 from ...formats.schemas import schema_of
 from .enumerator import CdcEnumerator
 from .reader import CdcReader
-from .settings import CdcSettings, Server
+from .settings import CdcSettings, Server, require_checkpoints
 
 __all__ = ["PostgresCdcSource"]
 
@@ -127,7 +127,12 @@ class PostgresCdcSource:
         return settings.schema.append(pa.field(settings.kind_column, pa.string()))
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Cuts the table into chunks, and gives its log behind them."""
+        """Cuts the table into chunks, and gives its log behind them.
+
+        Raises:
+            ConfigurationError: If no checkpoints are taken; no slot is made then.
+        """
+        require_checkpoints(taken=context.checkpointing)
         return CdcEnumerator(self._settings)
 
     def create_reader(self) -> SourceReader:

@@ -129,7 +129,8 @@ class SourceCoordinator:
             for node in vertex.chain:
                 if node.operator.requests_split:
                     source = node.operator.source  # type: ignore[attr-defined]
-                    enumerator = _create_enumerator(source, node.name, vertex.parallelism)
+                    context = EnumeratorContext(vertex.parallelism, checkpointing)
+                    enumerator = _create_enumerator(source, node.name, context)
                     assignment = SplitAssignment(node.uid, vertex.parallelism)
                     self._sources[node.uid] = _Source(
                         node.name, vertex.vertex_id, enumerator, source.is_bounded, assignment
@@ -332,9 +333,9 @@ class SourceCoordinator:
         return SourceError(f"{what}: {error!r}", operator=source.name)
 
 
-def _create_enumerator(source: Any, name: str, parallelism: int) -> SplitEnumerator:
+def _create_enumerator(source: Any, name: str, context: EnumeratorContext) -> SplitEnumerator:
     try:
-        enumerator: SplitEnumerator = source.create_enumerator(EnumeratorContext(parallelism))
+        enumerator: SplitEnumerator = source.create_enumerator(context)
     except HeadraceError as error:
         error.context.setdefault("operator", name)
         raise

@@ -109,3 +109,8 @@ def test_without_checkpoints_it_says_so(postgresql, table):  # noqa: F811
     t.execute_sql(f"CREATE TABLE source (id INT, PRIMARY KEY (id) NOT ENFORCED) WITH ({with_clause(options)})")
     with pytest.raises(HeadraceError, match="a source of changes needs checkpoints"):
         list(t.execute_sql("SELECT * FROM source").collect())
+    with postgresql.connect() as connection:  # nobody would ever read it, and the server would keep its log
+        slots = connection.execute(
+            "SELECT slot_name FROM pg_replication_slots WHERE slot_name = %s", (options["slot.name"],)
+        )
+        assert slots.fetchall() == []

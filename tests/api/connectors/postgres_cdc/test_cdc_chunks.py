@@ -16,6 +16,7 @@ from postgresql_server import postgresql  # noqa: F401 - a fixture
 
 from headrace.connectors.postgres_cdc.chunks import TableKey
 from headrace.engine.columns.records import RowKind
+from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.testing import SourceTestHarness
 
@@ -131,7 +132,7 @@ def test_chunks_are_of_one_size(postgresql, table):  # noqa: F811
     postgresql.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"ALTER TABLE {table} REPLICA IDENTITY FULL")
     postgresql.execute(f"INSERT INTO {table} SELECT generate_series(1, 120)")
     source = followed(postgresql, table, {"id": "int32"}, chunk_size=25)
-    found = source.create_enumerator(None).discover()
+    found = source.create_enumerator(EnumeratorContext(1)).discover()
     ranges = [(split.payload["above"], split.payload["upto"]) for split in found.splits]
     ends = [["25"], ["50"], ["75"], ["100"]]
     assert ranges == list(zip([None, *ends], [*ends, None], strict=True))
