@@ -72,14 +72,18 @@ def patiently(ask: Callable[[], Answer], patience_s: float) -> Answer:
     Raises:
         AwayError: If it is away for longer.
     """
-    pause_s, began_at = FIRST_PAUSE_S, time.monotonic()
+    pause_s = FIRST_PAUSE_S
+    lost_at: float | None = None
     while True:
         try:
             return ask()
-        except AwayError:
-            if time.monotonic() - began_at > patience_s:
+        except AwayError as error:
+            now = time.monotonic()
+            lost_at = now if lost_at is None else lost_at
+            if now + error.wait_s - lost_at >= patience_s:
                 raise
-        time.sleep(pause_s)
+            wait_s = max(pause_s, error.wait_s)
+        time.sleep(wait_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
@@ -160,7 +164,7 @@ class ClientThread(ABC):
 
     def _live(self) -> None:
         pause_s = FIRST_PAUSE_S
-        lost_at = time.monotonic()
+        lost_at: float | None = None  # since when nothing has worked
         is_connected = False
         while not self._stop.is_set():
             try:
@@ -168,11 +172,13 @@ class ClientThread(ABC):
                     self.connect()
                     is_connected = True
                 self.work()
-                pause_s, lost_at = FIRST_PAUSE_S, time.monotonic()
+                pause_s, lost_at = FIRST_PAUSE_S, None
             except AwayError as error:
                 is_connected = False
                 self.disconnect()
-                if time.monotonic() + error.wait_s - lost_at > self._patience_s:
+                now = time.monotonic()
+                lost_at = now if lost_at is None else lost_at
+                if now + error.wait_s - lost_at >= self._patience_s:
                     raise
                 self.pause(max(pause_s, error.wait_s))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -1,0 +1,66 @@
+"""Threads of clients: how long a server may be away, and what it asks for.
+
+Risks and families: a job that fails though the server is away for a moment only; a server that is asked too soon.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headrace.connectors.messages.client_thread import AwayError, ClientThread, patiently
+
+
+class Client(ClientThread):
+    """Says nothing for a while, is cut off, and goes on."""
+
+    def __init__(self, patience_s):
+        super().__init__("a client", 10, patience_s)
+        self.num_connected = 0
+
+    def connect(self):
+        self.num_connected += 1
+
+    def work(self):
+        if self.num_connected == 1:
+            threading.Event().wait(0.3)  # longer than the server may be away: it is there, and has nothing to say
+            message = "cut off"
+            raise AwayError(message)
+        self.give("something")
+        self.end()
+
+    def disconnect(self):
+        return
+
+
+def test_patience_is_about_the_time_in_which_nothing_works():
+    client = Client(patience_s=0.2)
+    client.start()
+    client._thread.join(10)
+    assert client.take() == "something"
+    impatient = Client(patience_s=0)
+    impatient.start()
+    impatient._thread.join(10)
+    with pytest.raises(AwayError, match="cut off"):
+        impatient.take()
+
+
+@pytest.mark.parametrize(("wait_s", "num_asked"), [(0.0, 3), (0.01, 3), (100.0, 1)])
+def test_who_asks_patiently_waits_as_long_as_the_server_says(wait_s, num_asked):
+    asked = []
+
+    def ask():
+        asked.append(1)
+        if len(asked) == 3:
+            return "an answer"
+        error = AwayError("busy")
+        error.wait_s = wait_s
+        raise error
+
+    if num_asked == 3:
+        assert patiently(ask, 50.0) == "an answer"
+    else:
+        with pytest.raises(AwayError, match="busy"):
+            patiently(ask, 50.0)
+    assert len(asked) == num_asked
