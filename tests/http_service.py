@@ -239,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Those behind a number, which they have."""
         texts = self.server.service.texts(name)
         last = query.get("since")
-        places = [place for place, text in enumerate(texts) if last is not None and json.loads(text)["n"] == int(last)]
+        places = [place for place, text in enumerate(texts) if last is not None and text == f'{{"n": {last}}}']
         first = 0 if last is None else places[0] + 1
         self._stream(name, first, lambda _number, text: f"{text}\r\n", ends=False)
 

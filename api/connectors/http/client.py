@@ -16,10 +16,10 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit, urlunsplit
 
 from headrace.engine.errors import ConfigurationError, ExternalError
 from headrace.state.credentials import masked, secret_in
@@ -41,11 +41,17 @@ MOST_REDIRECTS = 5
 SHOWN_CHARACTERS = 300
 """So much is shown of an answer that is an error."""
 
+PASSED_OVER_BYTES = 64 << 10
+"""So much is read of what nobody wants, so that the connection may be kept."""
+
 WAITED_OUT = (408, 425, 429)
 """Beside 5xx: too late, too early, too many."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_SAFE = "%!#$&'()*+,/:;=?@[]~"
+"""What stays as it is in an address, beside letters and digits."""
+
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
@@ -139,17 +145,25 @@ def with_parameter(url: str, name: str, value: str) -> str:
 
 
 class Answer:
-    """What a server has answered: status 200 to 299. To be read, or closed."""
+    """What a server has answered: status 200 to 299. To be read, or closed.
 
-    def __init__(self, url: str, response: http.client.HTTPResponse, max_bytes: int) -> None:
+    Args:
+        url: That was asked for.
+        response: Of Python's client.
+        max_bytes: As of `Endpoint`.
+        close: Lets go of its connection.
+    """
+
+    def __init__(self, url: str, response: http.client.HTTPResponse, max_bytes: int, close: Callable[[], None]) -> None:
         self.url = url
         self.status = response.status
         self._response = response
         self._max_bytes = max_bytes
+        self._close = close
 
     def header(self, name: str) -> str | None:
         """The value of a header."""
-        return self._response.headers.get(name)
+        return _header_of(self._response, name)
 
     def text(self) -> str:
         """All of it.
@@ -159,16 +173,13 @@ class Answer:
             HttpRefusedError: If it is too large, or no text in UTF-8.
         """
         try:
-            body = self._response.read(self._max_bytes + 1)
+            body = _read(self._response, self._max_bytes)
         except (http.client.HTTPException, OSError) as error:
+            self._close()
             raise _away(self.url, error) from error
         if len(body) > self._max_bytes:
             message = f"the answer has more than {self._max_bytes} bytes, which max_bytes allows"
             raise HttpRefusedError(message, url=self.url)
-        # A body that was cut short is told by its length only when it was read in one go without a bound.
-        if self._response.length:
-            message = f"{self._response.length} bytes of the answer are missing"
-            raise _away(self.url, message)
         try:
             return body.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -176,14 +187,15 @@ class Answer:
             raise HttpRefusedError(message, url=self.url) from error
 
     def skip(self) -> None:
-        """Read it, and forget it.
+        """Read it, and forget it; of a large one only the beginning.
 
         Raises:
             HttpAwayError: If the connection breaks.
         """
         try:
-            self._response.read()
+            _pass_over(self._response, self._close)
         except (http.client.HTTPException, OSError) as error:
+            self._close()
             raise _away(self.url, error) from error
 
     def piece(self) -> bytes:
@@ -210,6 +222,18 @@ class Answer:
         """Whether its end can be told from a connection that breaks."""
         headers = self._response.headers
         return "content-length" in headers or "chunked" in headers.get("transfer-encoding", "").lower()
+
+    def require_end(self) -> None:
+        """See that it is known to be whole, where nothing in it says so.
+
+        Raises:
+            HttpRefusedError: If its end cannot be told.
+        """
+        if not self.says_its_end:
+            message = (
+                "the answer does not say where it ends, so lines that a broken connection took would not be missed"
+            )
+            raise HttpRefusedError(message, hint="the server must send Content-Length, or chunks", url=self.url)
 
 
 class HttpClient:
@@ -250,7 +274,8 @@ class HttpClient:
 
     def _send(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         parts = urlsplit(url)
-        target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        # What a server names may have what an address has not: blanks, other alphabets.
+        target = quote(urlunsplit(("", "", parts.path or "/", parts.query, "")), safe=_SAFE)
         given = {"Accept-Encoding": "identity", "User-Agent": "headrace", **headers, **self._endpoint.headers}
         try:
             if self._connection is None:
@@ -278,8 +303,11 @@ class HttpClient:
         return connection
 
     def _redirected(self, method: str, url: str, response: http.client.HTTPResponse) -> str:
-        response.read()
-        target = urljoin(url, response.headers.get("location", ""))
+        try:
+            _pass_over(response, self.close)
+        except (http.client.HTTPException, OSError):
+            self.close()  # where to is told already
+        target = urljoin(url, _header_of(response, "location") or "")
         if method != "GET" and response.status not in (307, 308):
             message = f"a request that sends something is redirected to {masked(target)}"
             raise HttpRefusedError(message, url=url, status=response.status)
@@ -309,7 +337,7 @@ class HttpClient:
                 self.close()
                 message = f"the answer is encoded as {encoding!r}, which was not asked for"
                 raise HttpRefusedError(message, url=url)
-            return Answer(url, response, self._endpoint.max_bytes)
+            return Answer(url, response, self._endpoint.max_bytes, self.close)
         told = b""
         with contextlib.suppress(http.client.HTTPException, OSError):
             told = response.read(SHOWN_CHARACTERS)
@@ -334,6 +362,39 @@ class HttpClient:
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.close()
+
+
+def _read(response: http.client.HTTPResponse, most: int) -> bytes:
+    """The body; of one that is larger than that, a byte more.
+
+    Raises:
+        http.client.IncompleteRead: If it was cut short, which Python's client tells only where all is asked for.
+    """
+    body = response.read(most + 1)
+    if len(body) <= most and response.length:
+        raise http.client.IncompleteRead(body, response.length)
+    return body
+
+
+def _pass_over(response: http.client.HTTPResponse, close: Callable[[], None]) -> None:
+    """Have the connection be free for the next request, or close it if there is much to read.
+
+    Raises:
+        OSError, http.client.HTTPException: If it breaks.
+    """
+    if len(_read(response, PASSED_OVER_BYTES)) > PASSED_OVER_BYTES:
+        close()
+
+
+def _header_of(response: http.client.HTTPResponse, name: str) -> str | None:
+    """The value of a header: a text in UTF-8, if it is one, else in Latin-1."""
+    found = response.headers.get(name)
+    if found is None or found.isascii():
+        return found
+    try:
+        return found.encode("latin-1").decode()
+    except UnicodeError:
+        return found
 
 
 def _away(url: str, why: Any) -> HttpAwayError:

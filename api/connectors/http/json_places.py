@@ -5,15 +5,15 @@ Source: RFC 6901, "JavaScript Object Notation (JSON) Pointer"; RFC 8259.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from json.decoder import JSONDecoder, scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from headrace.engine.errors import ConfigurationError
+from headrace.state.checkpoints.manifest_schema import is_text
 
-__all__ = ["Pointer", "text_of"]
+__all__ = ["Pointer"]
 
 _DECODER = JSONDecoder()
 _BLANKS = re.compile(r"[ \t\n\r]*")
@@ -48,6 +48,24 @@ class Pointer:
         """
         start = self._start(text)
         return None if start is None else _DECODER.raw_decode(text, start)[0]
+
+    def cursor(self, text: str) -> str | None:
+        """The text that is there, or the digits of the number, as they stand there; None for anything else, and ``""``.
+
+        Raises:
+            ValueError: If the text is not JSON, or what is there cannot be kept.
+        """
+        start = self._start(text)
+        if start is None:
+            return None
+        value, end = _DECODER.raw_decode(text, start)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            return None
+        found = value if isinstance(value, str) else text[start:end]
+        if not is_text(found):
+            message = f"the text at {self._text!r} has halves of characters"
+            raise ValueError(message)
+        return found or None
 
     def elements(self, text: str) -> list[str] | None:
         """The texts of the elements of the array that is there; None if there is no array.
@@ -126,12 +144,3 @@ def _members(text: str, start: int) -> Iterator[tuple[str, int]]:
         place = _behind_blanks(text, _DECODER.raw_decode(text, place)[1])
         if text[place] == ",":
             place = _behind_blanks(text, place + 1)
-
-
-def text_of(value: Any) -> str | None:
-    """What a value is in a position or an address: a text, or a number's digits; None for anything else, and ``""``."""
-    if isinstance(value, str):
-        return value or None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return json.dumps(value)

@@ -26,7 +26,7 @@ from ..messages.client_thread import AwayError, ClientThread
 from ..messages.decoding import MessageDecoder, Metadata
 from ..messages.fetching import FetchingReader
 from .client import Answer, Endpoint, HttpAwayError, HttpClient, HttpRefusedError, with_parameter
-from .json_places import Pointer, text_of
+from .json_places import Pointer
 
 __all__ = ["PAGE_METADATA", "PageReader", "Paging", "Record", "away_of", "refused_of"]
 
@@ -155,6 +155,7 @@ class _Fetcher(ClientThread):
             client.close()
 
     def stop(self, timeout_s: float) -> None:
+        self._stop.set()  # before it notices, and connects again
         for client in list(self._clients.values()):
             client.interrupt()
         super().stop(timeout_s)
@@ -184,10 +185,14 @@ class _Fetcher(ClientThread):
             url = self._address(client, reading)
             answer = client.get(url, Accept="application/x-ndjson" if self._paging.lines else "application/json")
             text = answer.text()
+            if self._paging.lines:
+                answer.require_end()
             try:
                 records, following = self._parse(client, answer, text)
             except ValueError as error:
                 message = f"a page is not what it is said to be: {error}"
+                if not answer.says_its_end:  # it may have been cut short
+                    raise AwayError(message, **where) from error
                 raise SourceError(message, **where) from error
         except HttpAwayError as error:
             raise away_of(error, where) from error
@@ -227,7 +232,7 @@ class _Fetcher(ClientThread):
             records = [element.encode() for element in elements]
         following: str | None
         if paging.cursor is not None:
-            following = text_of(paging.cursor.value(text)) if text.strip() else None
+            following = paging.cursor.cursor(text) if text.strip() else None
         elif paging.header == LINK:
             following = next_of(answer.header("link") or "")
         else:

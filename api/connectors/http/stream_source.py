@@ -21,7 +21,7 @@ from ..messages.decoding import MessageDecoder, Metadata, OnError
 from ..messages.tls import Tls
 from .addresses import AddressSource, duration_s
 from .client import Answer, Endpoint, HttpAwayError, HttpClient, HttpRefusedError, with_parameter
-from .json_places import Pointer, text_of
+from .json_places import Pointer
 from .page_reader import away_of, refused_of, replace_url
 from .server_sent import EventParser, LineSplitter
 from .stream_reader import Place, Reading, StreamReader, StreamRecord, StreamThread
@@ -94,6 +94,8 @@ class _AnswerThread(StreamThread, ABC):
         except HttpAwayError as error:
             if not error.is_quiet:
                 raise away_of(error, self.where) from error
+        except HttpRefusedError as error:
+            raise refused_of(error, self.where) from error
         except ValueError as error:
             raise self.broken(error) from error
         self._leave()
@@ -136,7 +138,7 @@ class _EventThread(_AnswerThread):
     def records(self, piece: bytes) -> list[StreamRecord]:
         found = []
         for event in self._parser.events(piece):
-            if self._needs_ids and not event.has_id:
+            if self._needs_ids and not (event.has_id and event.last_id):
                 message = "an event has no id, behind which it could be gone on; needs_ids=False reads such streams"
                 raise ValueError(message)
             if not self._kinds or event.kind in self._kinds:
@@ -165,8 +167,9 @@ class _LineThread(_AnswerThread):
             url = with_parameter(url, self._parameter, place.cursor)
         self._lines = LineSplitter(self._max_bytes, knows_returns=False)
         self._place = Place(place.cursor)
-        # Lines that were given before, which come again.
-        self._num_known = place.num_given
+        # Behind which cursor the answer is, and how many lines without one were given of it, which come again.
+        self._asked, self._num_known = place.cursor, place.num_given
+        self._is_first = True
         return client.get(url, Accept="application/x-ndjson")
 
     def records(self, piece: bytes) -> list[StreamRecord]:
@@ -177,21 +180,38 @@ class _LineThread(_AnswerThread):
         for line in lines:
             if not line.strip():
                 continue
-            before = self._place
-            if self._pointer is None:
+            before, is_first, self._is_first = self._place, self._is_first, False
+            cursor = self._cursor_of(line)
+            if cursor is None:
                 self._place = Place(before.cursor, before.num_given + 1)
-                if self._place.num_given <= self._num_known:
+                if before.cursor == self._asked and self._place.num_given <= self._num_known:
                     continue
-            else:
-                cursor = text_of(self._pointer.value(line.decode()))
-                if cursor is None:
-                    message = f"a line has no text or number at {str(self._pointer)!r}, by which it could be gone on"
-                    raise ValueError(message)
+            elif cursor != before.cursor:
                 self._place = Place(cursor)
-                if self._place == before:  # servers differ in whether a cursor's own record comes again
-                    continue
+            elif is_first:  # servers differ in whether a cursor's own record comes again
+                continue
+            else:
+                message = f"two lines, one behind the other, have the cursor {cursor!r}"
+                raise ValueError(message)
             found.append(StreamRecord(self._reading.url, None, self._place, line))
         return found
+
+    def _cursor_of(self, line: bytes) -> str | None:
+        """Where a line says that it is; None if lines do not say that, or this one is not JSON, for the decoder to say.
+
+        Raises:
+            ValueError: If it is JSON, and does not say it.
+        """
+        if self._pointer is None:
+            return None
+        try:
+            cursor = self._pointer.cursor(line.decode())
+        except ValueError:
+            return None
+        if cursor is None:
+            message = f"a line has no text or number at {str(self._pointer)!r}, by which it could be gone on"
+            raise ValueError(message)
+        return cursor
 
     def ended(self, answer: Answer) -> None:
         rest = self._lines.partial
@@ -200,8 +220,12 @@ class _LineThread(_AnswerThread):
                 error = HttpAwayError("the connection has ended within a line", url=answer.url)
                 raise error
             self.hand_on(self._records([rest]))
-        if self._place.num_given < self._num_known:
+        if self._bounded:
+            answer.require_end()
+        if self._place.cursor == self._asked and self._place.num_given < self._num_known:
             message = f"there are {self._place.num_given} lines, and {self._num_known} were read before"
+            if not answer.says_its_end:
+                raise HttpAwayError(message, url=answer.url)
             raise ValueError(message)
         if self._bounded:
             self.hand_on([], is_last=True)

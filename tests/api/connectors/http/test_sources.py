@@ -207,7 +207,10 @@ def test_what_is_no_page_or_stream_is_an_error(http_service):  # noqa: F811
     assert "a page is not what it is said to be" in Reading(HttpPageSource(url, value=JsonMessages(), **PAGES)).fails()
     assert "no stream of events" in Reading(HttpEventSource(url, value=JsonMessages())).fails()
     source = HttpLineSource(url, value=JsonMessages(), cursor="/n", parameter="since")
-    assert "what the server sends cannot be read" in Reading(source).fails()
+    assert "cannot decode a record" in Reading(source).fails()
+    http_service.put(name, ['{"m": 1}'])
+    source = HttpLineSource(url, value=JsonMessages(), cursor="/n", parameter="since", on_error="skip")
+    assert "a line has no text or number at '/n'" in Reading(source).fails()
 
 
 def test_a_stream_ends_with_204(http_service):  # noqa: F811
