@@ -9,6 +9,7 @@ Source: OASIS, "MQTT Version 5.0".
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
 import ssl
 import time
@@ -184,6 +185,7 @@ class Connection:
             {number: reasons}
         )
         client.on_publish = lambda _client, _data, number, reason, _properties: on_published(number, reason)
+        client._handle_pubrec = functools.partial(self._received, on_published, client._handle_pubrec)
 
         def take(_client: Any, _data: Any, message: Any) -> None:
             self._num_messages += 1
@@ -225,6 +227,20 @@ class Connection:
 
     def _note_end(self, reason: Any) -> None:
         self._ended = reason
+
+    def _received(self, on_published: Callable[[int, Any], None], go_on: Callable[[], Any]) -> Any:
+        """The broker has answered a message of QoS 2 for the first time.
+
+        The library does not look at what it says, and takes a message that was refused for one that is under way.
+        """
+        from paho.mqtt.packettypes import PacketTypes
+        from paho.mqtt.reasoncodes import ReasonCode
+
+        answer = bytes(self._client._in_packet["packet"])
+        if len(answer) <= 2 or answer[2] < FAILURE:
+            return go_on()
+        on_published(int.from_bytes(answer[:2], "big"), ReasonCode(PacketTypes.PUBREC, identifier=answer[2]))
+        return mqtt().MQTT_ERR_SUCCESS
 
     @property
     def has_session(self) -> bool:
@@ -304,7 +320,8 @@ class Connection:
                 return
 
     def stay_alive(self) -> None:
-        """Tell the broker so, if it is time to; nothing is read."""
+        """Tell the broker so, if it is time to; nothing is read, so that nobody knows whether it has answered."""
+        self._client._ping_t = 0
         self._client.loop_misc()
 
     def subscribe(self, topic_filter: str, qos: int, retain_handling: int) -> None:

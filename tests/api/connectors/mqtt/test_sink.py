@@ -10,6 +10,7 @@ import json
 
 import pytest
 from mqtt_server import MqttServer, mqtt_server, program  # noqa: F401 - a fixture
+from server_process import need_client
 
 from headrace.connectors.mqtt import JsonMessages, MqttSink, TextMessages
 from headrace.engine.columns.records import Batch
@@ -93,6 +94,24 @@ def test_what_cannot_be_sent_is_an_error(mqtt_server, tmp_path):  # noqa: F811
         assert "retains no messages" in told("t", {"n": 1}, url=small.url, retain=True)
     finally:
         small.stop()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_the_broker_refuses_is_an_error(qos, tmp_path):
+    need_client("paho", "paho-mqtt")
+    (tmp_path / "allowed").write_text("topic readwrite allowed/#\n")
+    server = MqttServer(program(), tmp_path, acl_file=tmp_path / "allowed")
+    server.start()
+    try:
+        written(MqttSink(server.url, "allowed/x", value=JsonMessages(), qos=qos), [{"n": 1}]).close()
+        harness = SinkTestHarness(MqttSink(server.url, "forbidden", value=JsonMessages(), qos=qos))
+        harness.start()
+        with pytest.raises(SinkError, match="refused a message: Not authorized"):
+            harness.write(Batch.of_rows([{"n": 1}]))
+            harness.checkpoint(1)
+        harness.close()
+    finally:
+        server.stop()
 
 
 def test_what_nobody_subscribes_to_is_counted(mqtt_server):  # noqa: F811

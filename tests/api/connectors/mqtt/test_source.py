@@ -8,6 +8,7 @@ bad input (errors by name).
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 
 import pytest
@@ -16,7 +17,7 @@ from mqtt_server import MqttServer, mqtt_server, program  # noqa: F401 - a fixtu
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.files import FileSink
-from headrace.connectors.mqtt import JsonMessages, MqttSink, MqttSource, TextMessages, Tls
+from headrace.connectors.mqtt import JsonMessages, MqttSink, MqttSource, TextMessages, Tls, client
 from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.engine.kernel.metrics import MetricGroup
@@ -325,3 +326,22 @@ def test_wrong_arguments_are_refused():
     assert "120 s at least" in told(remember="1 min")
     assert "a second at least" in told(session_expiry=10)
     assert "client_id is a text" in told(client_id="")
+
+
+def test_who_reads_nothing_for_long_stays_connected(mqtt_server, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(client, "KEEPALIVE_S", 1)
+    bodies = []
+    connection = client.Connection(
+        client.Broker.of(mqtt_server.url, None),
+        client.Asked("patient", True, 100),
+        lambda one: bodies.append(one.payload),
+    )
+    topic = mqtt_server.new_topic()
+    connection.subscribe(topic, 1, 1)
+    mqtt_server.send(topic, ["x"])
+    until = time.monotonic() + 3  # a client that waits for an answer gives up after two
+    mqtt_server.wait_until(lambda: connection.stay_alive() or time.monotonic() > until)
+    assert not bodies
+    while not bodies:
+        connection.pump(0.1)
+    connection.close()
