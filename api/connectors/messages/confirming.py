@@ -19,7 +19,7 @@ from headrace.engine.connectors.contract import SinkWriter, WriterContext
 from headrace.engine.errors import SinkError
 from headrace.state.credentials import masked
 
-__all__ = ["ConfirmedSender", "ConfirmedWriter"]
+__all__ = ["CONFIRM_TIMEOUT_S", "ConfirmedSender", "ConfirmedWriter"]
 
 CONFIRM_TIMEOUT_S = 120.0
 """A server that confirms nothing for so long fails the task."""
@@ -32,10 +32,12 @@ class ConfirmedSender(ABC):
 
     Args:
         target: Where messages go, for errors.
+        timeout_s: How long the server may confirm nothing, in seconds.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, timeout_s: float = CONFIRM_TIMEOUT_S) -> None:
         self._place = target
+        self._timeout_s = timeout_s
         self._changed = threading.Condition()
         # The rest is guarded by `_changed`. Sent and not confirmed, by what the server confirms them by.
         self._unconfirmed: set[int] = set()
@@ -103,18 +105,18 @@ class ConfirmedSender(ABC):
         self._wait(lambda: not self._left())
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + CONFIRM_TIMEOUT_S
         with self._changed:
+            left, deadline = self._left(), time.monotonic() + self._timeout_s
             while True:
                 if self._error is not None:
                     message = f"{self._place} does not take messages: {self._error}"
                     raise SinkError(message)
                 if is_done():
                     return
+                if self._left() < left:  # it is slow, and goes on
+                    left, deadline = self._left(), time.monotonic() + self._timeout_s
                 if not self._changed.wait(deadline - time.monotonic()):
-                    message = (
-                        f"{self._place} has not confirmed {self._left()} messages within {CONFIRM_TIMEOUT_S:.0f} s"
-                    )
+                    message = f"{self._place} has confirmed none of {left} messages for {self._timeout_s:.0f} s"
                     raise SinkError(message)
 
 

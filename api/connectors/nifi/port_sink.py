@@ -19,7 +19,7 @@ from headrace.engine.errors import ConfigurationError, TypeMismatchError
 
 from ...formats.messages import MessageFormat, require_format
 from ..messages.client_thread import patience_s_of
-from ..messages.confirming import ConfirmedSender, ConfirmedWriter
+from ..messages.confirming import CONFIRM_TIMEOUT_S, ConfirmedSender, ConfirmedWriter
 from ..messages.tls import Tls
 from .site_to_site import FlowFile, NiFiAwayError, Place, Site
 
@@ -80,7 +80,8 @@ class _Sender(ConfirmedSender):
     """Sends transactions from a thread of its own."""
 
     def __init__(self, place: Place, port: str, name: str, patience_s: float) -> None:
-        super().__init__(f"input port {port!r} of NiFi at {place}")
+        # It is the thread that has patience; who waits for it has some more.
+        super().__init__(f"input port {port!r} of NiFi at {place}", patience_s + CONFIRM_TIMEOUT_S)
         self._nifi = place
         self._port = port
         self._patience_s = patience_s

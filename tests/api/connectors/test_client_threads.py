@@ -1,4 +1,4 @@
-"""Threads of clients: how long a server may be away, and what it asks for.
+"""Threads of clients: how long a server may be away or confirm nothing, and what it asks for.
 
 Risks and families: a job that fails though the server is away for a moment only; a server that is asked too soon.
 """
@@ -10,6 +10,8 @@ import threading
 import pytest
 
 from headrace.connectors.messages.client_thread import AwayError, ClientThread, patiently
+from headrace.connectors.messages.confirming import ConfirmedSender
+from headrace.engine.errors import SinkError
 
 
 class Client(ClientThread):
@@ -64,3 +66,38 @@ def test_who_asks_patiently_waits_as_long_as_the_server_says(wait_s, num_asked):
         with pytest.raises(AwayError, match="busy"):
             patiently(ask, 50.0)
     assert len(asked) == num_asked
+
+
+class Sender(ConfirmedSender):
+    """Confirms what it is given one by one, slowly, up to a last one."""
+
+    def __init__(self, last):
+        super().__init__("a server", timeout_s=2)
+        self._last = last
+        self._is_over = threading.Event()
+        self.ready()
+
+    def hand_over(self, messages):
+        for number in messages:
+            self.sent(number)
+        threading.Thread(target=self._confirm, args=(messages,), daemon=True).start()
+
+    def _confirm(self, messages):
+        for number in messages:
+            if number <= self._last and not self._is_over.wait(0.3):
+                self.confirmed(number)
+
+    def close(self):
+        self._is_over.set()
+
+
+def test_a_server_that_is_slow_may_take_long_and_one_that_is_silent_may_not():
+    slow = Sender(last=8)
+    slow.send(range(1, 9))
+    slow.flush()
+    assert slow.num_unconfirmed == 0
+    silent = Sender(last=1)
+    silent.send(range(1, 9))
+    with pytest.raises(SinkError, match="a server has confirmed none of 7 messages for 2 s"):
+        silent.flush()
+    silent.close()
