@@ -36,10 +36,16 @@ class _Transaction:
 
 
 class NiFi:
-    """One node, with the output port ``out`` and the input port ``in``."""
+    """One node, with the output port ``out`` and the input port ``in``.
 
-    def __init__(self, ttl_s: int = 30) -> None:
+    Args:
+        ttl_s: How long a transaction lives.
+        tls: Of its side; None for none.
+    """
+
+    def __init__(self, ttl_s: int = 30, tls: Any = None) -> None:
         self.ttl_s = ttl_s
+        self._tls = tls
         self.port = free_port()
         self._lock = threading.RLock()
         self._waiting: list[FlowFile] = []
@@ -51,12 +57,19 @@ class NiFi:
         # How many answers to DELETE are to get lost; whether the port is full, or stopped.
         self.loses = 0
         self.refuses: tuple[int, int] | None = None
+        # How many answers to GET are to be cut short; ports of nodes that are named before this one.
+        self.cuts = 0
+        self.other_ports: list[int] = []
         self._server: ThreadingHTTPServer | None = None
         self.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/nifi"
+        return f"{self.scheme}://127.0.0.1:{self.port}/nifi"
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self._tls is None else "https"
 
     def start(self) -> None:
         """Be there."""
@@ -70,6 +83,8 @@ class NiFi:
             daemon_threads = True
 
         self._server = Server(("127.0.0.1", self.port), Handler)
+        if self._tls is not None:
+            self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:
@@ -112,7 +127,7 @@ class NiFi:
         key = str(uuid.uuid4())
         with self._lock:
             self._transactions[key] = _Transaction(self.ttl_s, direction == "output-ports")
-        place = f"http://127.0.0.1:{self.port}/nifi-api/data-transfer/{direction}/{port}/transactions/{key}"
+        place = f"{self.scheme}://127.0.0.1:{self.port}/nifi-api/data-transfer/{direction}/{port}/transactions/{key}"
         headers = {"Location": place, "x-location-uri-intent": "transaction-url"}
         headers["x-nifi-site-to-site-server-transaction-ttl"] = str(self.ttl_s)
         headers["x-nifi-site-to-site-protocol-version"] = "1"
@@ -183,6 +198,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
+        if self.command == "GET" and self.site.cuts:
+            self.site.cuts -= 1
+            self.close_connection = True
+            data = data[: len(data) // 2]
         self.wfile.write(data)
 
     def _body(self) -> bytes:
@@ -206,13 +225,13 @@ class _Handler(BaseHTTPRequestHandler):
             told = {
                 "id": "1",
                 "name": "tests",
-                "siteToSiteSecure": False,
+                "siteToSiteSecure": self.site.scheme == "https",
                 "remoteSiteHttpListeningPort": self.site.port,
             }
             self.answer(200, {"controller": {**told, **ports}})
         elif parts == ["site-to-site", "peers"]:
-            peer = {"hostname": "127.0.0.1", "port": self.site.port, "secure": False, "flowFileCount": 0}
-            self.answer(200, {"peers": [peer]})
+            peer = {"hostname": "127.0.0.1", "secure": self.site.scheme == "https", "flowFileCount": 0}
+            self.answer(200, {"peers": [{**peer, "port": one} for one in (*self.site.other_ports, self.site.port)]})
         else:
             most = int(self.headers.get("x-nifi-site-to-site-batch-count") or MOST_AT_ONCE)
             self.answer(*self.site.give(parts[-2], most))

@@ -98,7 +98,9 @@ class _Port(Consumer[Tag]):
         self._site = Site(self._place)
         try:
             self._port_id = self._site.port_id(self._port, "output-ports")
-            self._peers = self._site.peers()
+            peers = self._site.peers()
+            # The next one in turn is the next one: that before may be why there is a new connection.
+            self._peers = self._peers if set(self._peers) == set(peers) else peers
         except NiFiAwayError as error:
             raise AwayError(error.message) from error
         except Refused as error:

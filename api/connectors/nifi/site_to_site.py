@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import struct
 import time
 import zlib
@@ -160,7 +161,7 @@ class Site:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._context = place.tls.context() if place.tls is not None else None
+        self._context = (place.tls or Tls()).context() if place.scheme == "https" else None
 
     def ask(
         self,
@@ -175,6 +176,7 @@ class Site:
 
         Raises:
             NiFiAwayError: If it does not answer.
+            Refused: If it is not trusted, or says too much.
         """
         place = peer or self.place
         if place.scheme == "https":
@@ -189,8 +191,13 @@ class Site:
             if len(data) > MOST_BYTES:
                 message = f"NiFi at {place} has sent more than {MOST_BYTES >> 20} MiB at once"
                 raise Refused(message)
+            if response.length:  # Python's client tells of what is missing only where all is asked for
+                raise http.client.IncompleteRead(data, response.length)
             found = {name.lower(): value for name, value in response.getheaders()}
             return response.status, found, data
+        except ssl.SSLCertVerificationError as error:
+            message = f"the certificate of NiFi at {place} is not trusted: {error.verify_message}"
+            raise Refused(message) from error
         except (OSError, http.client.HTTPException) as error:
             message = f"NiFi at {place} does not answer: {error!r}"
             raise NiFiAwayError(message) from error

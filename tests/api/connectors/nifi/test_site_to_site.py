@@ -12,6 +12,7 @@ from collections import Counter
 
 import pytest
 from failing_functions import FailsAtFirst, some
+from free_ports import free_port
 from nifi_kit import NiFi
 from storm_kit import rows_in, wait_until
 
@@ -126,6 +127,32 @@ def test_a_confirmation_whose_answer_is_lost_doubles_nothing(nifi):
     nifi.fill(["10"])
     assert reading.rows(1) == ["10"]
     reading.reader.close()
+
+
+def test_answers_that_are_cut_short_are_asked_for_again(nifi):
+    nifi.fill(map(str, range(40)))
+    nifi.cuts = 3  # ports, nodes, flow files
+    reading = Reading(source_of(nifi))
+    wait_until(lambda: reading.poll() == [] and nifi.cuts == 0)
+    nifi.roll_back(all_of_them=True)  # those that went out in vain
+    assert sorted(reading.rows(40), key=int) == [str(n) for n in range(40)]
+    reading.reader.snapshot_for(1)
+    reading.reader.notify_checkpoint_complete(1)
+    wait_until(lambda: reading.poll() == [] and nifi.left == 0)
+    reading.reader.close()
+
+
+def test_a_node_that_is_gone_is_passed_over(nifi):
+    nifi.other_ports = [free_port(), free_port()]
+    nifi.fill(["a"])
+    reading = Reading(source_of(nifi, patience="10 min"))
+    assert reading.rows(1) == ["a"]
+    reading.reader.close()
+    harness = SinkTestHarness(sink_of(nifi))
+    harness.start()
+    harness.write(Batch.of_rows([{"n": 1}]))
+    harness.checkpoint(1)
+    harness.close()
 
 
 def test_flow_files_are_read_once_through_failures_and_while_nifi_is_away(nifi, tmp_path):
