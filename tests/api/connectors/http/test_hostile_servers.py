@@ -69,7 +69,7 @@ def failure_of(source):
     return str(told.value)
 
 
-# ------------------------------------------------------------------------------------------------------------ the client
+# ---------------------------------------------------------------------------------------------------------- the client
 @pytest.mark.parametrize("body", [b"Content-Length: 100\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n5\r\nab"])
 def test_a_redirect_that_is_cut_short_is_followed(body):
     def answers(request):
