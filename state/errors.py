@@ -97,6 +97,7 @@ __all__ = [
     "TypeMismatchError",
     "UserError",
     "UserFunctionError",
+    "codes_of",
     "nearest",
     "raise_from_outside",
 ]
@@ -129,6 +130,11 @@ class HeadraceError(Exception):
         self.hint = None if hint is None else masked(hint)
         self.context = {name: _shown(value) for name, value in context.items()}
 
+    @property
+    def code(self) -> str:
+        """The name of its class in this tree, which stays what it is; docs/guide/errors.md explains each."""
+        return next(kind.__name__ for kind in type(self).__mro__ if kind.__module__ == HeadraceError.__module__)
+
     def __str__(self) -> str:
         where = ", ".join(
             f"{name} {value!r}" if isinstance(value, str) and name not in _AS_THEY_ARE else f"{name} {value}"
@@ -141,8 +147,8 @@ class HeadraceError(Exception):
         return _rebuild, (type(self), self.message, self.hint, self.context)
 
 
-_AS_THEY_ARE = frozenset(("subtask", "record", "key", "event_time"))
-"""What is shown without quotes: records, keys and event times come as texts."""
+_AS_THEY_ARE = frozenset(("subtask", "record", "rows", "key", "window", "event_time"))
+"""What is shown without quotes: records, keys, windows and event times come as texts."""
 
 
 def _shown(value: Any) -> Any:
@@ -155,6 +161,19 @@ def _shown(value: Any) -> Any:
 
 def _rebuild(kind: type[HeadraceError], message: str, hint: str | None, context: dict[str, Any]) -> HeadraceError:
     return kind(message, hint=hint, **context)
+
+
+def codes_of(error: BaseException) -> str:
+    """Return the codes of an error and of what caused it, as people are told: ``JobFailedError: UserFunctionError``."""
+    codes: list[str] = []
+    one: BaseException | None = error
+    while isinstance(one, HeadraceError) and len(codes) < _MOST_CODES:
+        codes.append(one.code)
+        one = one.__cause__
+    return ": ".join(dict.fromkeys(codes))
+
+
+_MOST_CODES = 4
 
 
 def raise_from_outside(error: BaseException) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import __version__
-from headrace.engine.errors import HeadraceError, JobNotFoundError
+from headrace.engine.errors import HeadraceError, JobNotFoundError, codes_of
 
 from .applications import add_command as add_application_command
 from .cluster import add_cluster_commands, job_as_json
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.function(options))
     except HeadraceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: [{codes_of(error)}] {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         said = "the job was canceled and everything it started has ended"

@@ -32,6 +32,7 @@ from ..errors import ProgramError, SinkError, TypeMismatchError, UserFunctionErr
 from ..functions.checkpointed import refuse_halves
 from ..functions.given import are_records
 from ..functions.operator import Operator, OperatorContext, place_of
+from ..functions.tracebacks import taken_last
 from ..functions.user_function import UserFunction, raise_in_function
 from ..operators.outside_calls import OutsideCalls
 from .async_sinks import AsyncSink, AsyncSinkWriter
@@ -200,10 +201,11 @@ class AsyncSinkOperator(Operator):
         rows = batch.rows
         if self._converter is not None:
             convert = self._converter.bind()
+            pending = iter(rows)
             try:
-                rows = [convert(row) for row in rows]
+                rows = [convert(row) for row in pending]
             except BaseException as error:
-                raise_in_function(error, self._converter.name, self.context)
+                raise_in_function(error, self._converter.name, self.context, record=rows[taken_last(rows, pending)])
         self._add(rows)
         self._go_on()
 

@@ -26,6 +26,7 @@ from headrace.state.values.sharing import types_of
 
 from ..columns.records import Batch
 from ..errors import ProgramError, TypeMismatchError, nearest
+from .tracebacks import note_in_hand, taken_last
 
 __all__ = ["KeySelector"]
 
@@ -93,7 +94,13 @@ class KeySelector:
     def _find(self, batch: Batch) -> list[Any]:
         function = self._function
         if function is not None:
-            return [function(row) for row in batch.rows]
+            rows = batch.rows
+            pending = iter(rows)
+            try:
+                return [function(row) for row in pending]
+            except BaseException as error:
+                note_in_hand(error, record=rows[taken_last(rows, pending)])
+                raise
         columns = self.key_columns(batch)
         if columns is not None:
             values = [

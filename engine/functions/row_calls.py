@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from itertools import islice
-from operator import length_hint
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -24,7 +23,8 @@ from ..columns.records import MAX_BATCH_ROWS, MIN_TIMESTAMP, Batch, Timestamps
 from .given import CONTAINERS, record_batches_of, records_of
 from .isolation import Given
 from .runtime_context import FunctionPlace
-from .user_function import EventTime, raise_in_function
+from .tracebacks import EventTime, note_in_hand, taken_last
+from .user_function import raise_in_function
 
 __all__ = ["EachRecord", "ProcessingContext", "RowCalls", "Runs"]
 
@@ -84,7 +84,7 @@ class RowCalls:
 
         Args:
             error: What it raised.
-            **about: ``record`` or ``key``: shown, shortened.
+            **about: What it was called with: shown, shortened.
 
         Raises:
             UserFunctionError: For everything but Headrace's own errors.
@@ -95,7 +95,7 @@ class RowCalls:
         self, error: BaseException, rows: Sequence[Any], pending: Iterator[Any], times: _Times = None
     ) -> NoReturn:
         """Raise what the function raised for the record that a list's iterator gave last, with what is known of it."""
-        index = max(len(rows) - length_hint(pending) - 1, 0)
+        index = taken_last(rows, pending)
         about: dict[str, Any] = {"record": rows[index] if rows else None}
         key = getattr(getattr(self._place, "keyed_state", None), "current_key", NO_KEY)
         if key is not NO_KEY:
@@ -198,13 +198,16 @@ class RowCalls:
             self._fail_at_last(error, rows, pending, times)
         return ~np.frombuffer(rejected, np.bool_)
 
-    def reduce(self, values: MutableMapping[Any, Any], keys: Iterable[Any], rows: list[Any]) -> list[Any]:
+    def reduce(
+        self, values: MutableMapping[Any, Any], keys: Iterable[Any], rows: list[Any], times: _Times = None
+    ) -> list[Any]:
         """Reduce each record into the value of its key; a key's first record is its first value.
 
         Args:
             values: The values by key; changed in place.
             keys: The records' keys.
             rows: The records.
+            times: Their event times, for errors.
 
         Returns:
             For each record its key's new value.
@@ -212,6 +215,7 @@ class RowCalls:
         call, own, get, missing, pending = self.call, self._own, values.get, _MISSING, iter(rows)
         made: list[Any] = []
         append = made.append
+        key: Any = NO_KEY
         try:
             for key, row in zip(keys, pending, strict=True):
                 value = get(key, missing)
@@ -219,7 +223,8 @@ class RowCalls:
                 values[key] = value
                 append(value if own is None else own(value))
         except BaseException as error:
-            self._fail_at_last(error, rows, pending)
+            note_in_hand(error, key=key)
+            self._fail_at_last(error, rows, pending, times)
         return made
 
     def map_batch(self, columns: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -227,7 +232,7 @@ class RowCalls:
         try:
             return record_batches_of(self.call(columns))
         except BaseException as error:
-            self.fail(error)
+            self.fail(error, rows=columns.num_rows)
 
     def produced(self, given: Any, **about: Any) -> Iterator[Batch]:
         """Yield what the function gave, an iterable of records or None, in batches; it may still raise on the way."""

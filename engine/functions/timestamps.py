@@ -26,6 +26,7 @@ from headrace.state.values.sharing import types_of
 from ..columns.records import MIN_TIMESTAMP, Batch, Timestamps
 from ..errors import ProgramError, TypeMismatchError, nearest
 from .life import refuse_life
+from .tracebacks import taken_last
 from .user_function import raise_in_function
 
 __all__ = [
@@ -185,16 +186,18 @@ class _RowTimestamps:
     def extract(self, batch: Batch) -> Timestamps:
         function = getattr(self.function, "extract_timestamp", self.function)
         rows = batch.rows
+        pending = iter(rows)
         try:
             if not self.takes_timestamp:
-                values = [function(row) for row in rows]
+                values = [function(row) for row in pending]
             elif batch.timestamps is None:
-                values = [function(row, MIN_TIMESTAMP) for row in rows]
+                values = [function(row, MIN_TIMESTAMP) for row in pending]
             else:
                 times = batch.timestamps.tolist()
-                values = [function(row, time) for row, time in zip(rows, times, strict=True)]
+                values = [function(row, time) for row, time in zip(pending, times, strict=True)]
         except BaseException as error:
-            raise_in_function(error, getattr(function, "__qualname__", repr(function)))
+            record = rows[taken_last(rows, pending)]
+            raise_in_function(error, getattr(function, "__qualname__", repr(function)), record=record)
         return _times_of_values(values, rows)
 
 

@@ -8,7 +8,6 @@ tree pass as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime, timezone
 from typing import Any, NoReturn
 
 from headrace.state.credentials import masked
@@ -21,10 +20,9 @@ from .contract import Function
 from .keys import KeySelector
 from .operator import OperatorContext, add_place, place_of
 from .runtime_context import FunctionPlace, RuntimeContext
-from .tracebacks import users_traceback
+from .tracebacks import users_traceback, what_was_in_hand
 
 __all__ = [
-    "EventTime",
     "FunctionPart",
     "FunctionWrapper",
     "UserFunction",
@@ -33,17 +31,6 @@ __all__ = [
     "refuse_hidden",
     "texts_of",
 ]
-
-
-class EventTime(int):
-    """Epoch milliseconds that an error shows as a time, where a calendar knows it."""
-
-    def __repr__(self) -> str:
-        try:
-            at = datetime.fromtimestamp(self / 1_000, timezone.utc)
-        except (OverflowError, ValueError, OSError):
-            return str(int(self))
-        return f"{at.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
 
 
 class FunctionPart:
@@ -185,7 +172,8 @@ def raise_in_function(error: BaseException, name: str, place: FunctionPlace | No
         error: What it raised.
         name: The function's name.
         place: Where it was called; None where that is not known, then the operator chain adds it.
-        **about: ``record``, ``key`` and ``event_time`` of what it was called with: shown, shortened.
+        **about: ``record``, ``key`` and ``event_time`` of what it was called with, beside what `note_in_hand` has
+            noted: shown, shortened.
 
     Raises:
         UserFunctionError: For everything but Headrace's own errors, which are raised as they are.
@@ -195,9 +183,10 @@ def raise_in_function(error: BaseException, name: str, place: FunctionPlace | No
     if place is not None:
         context = place_of(place.name, place.subtask, place.parallelism)
     context["function"] = name
-    context.update((what, masked(shown(value))) for what, value in about.items())
+    context.update((what, masked(shown(value))) for what, value in what_was_in_hand(error, about).items())
     if isinstance(error, HeadraceError):
         add_place(error, context, None if place is None else place.operator)
+        error.context = {**context, **error.context}  # the place first
         raise error
     message = f"user function raised {type(error).__name__}: {error}"
     raise UserFunctionError(message, **context, traceback=users_traceback(error)) from error

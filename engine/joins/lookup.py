@@ -259,4 +259,5 @@ class LookupOperator(AsyncWaitOperator):
                 return [join(record, row) for row in rows]
             return [join(record, None)] if self._is_left else []
         except BaseException as error:
-            raise_in_function(error, getattr(join, "__qualname__", type(join).__name__), self.context)
+            name = getattr(join, "__qualname__", type(join).__name__)
+            raise_in_function(error, name, self.context, record=record)

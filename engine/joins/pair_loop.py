@@ -17,6 +17,7 @@ from ..columns.records import MAX_BATCH_ROWS, Batch
 from ..functions.isolation import copied
 from ..functions.operator import OperatorContext
 from ..functions.side_outputs import SideOutputs
+from ..functions.tracebacks import EventTime, note_in_hand
 from ..functions.user_function import UserFunction, raise_in_function
 
 __all__ = ["Pair", "PairCalls"]
@@ -59,7 +60,7 @@ class PairCalls:
         """Call the function with each pair, while the pair's key is the current one; emit what it gives.
 
         Raises:
-            UserFunctionError: If the function fails; names the pair.
+            UserFunctionError: If the function fails; names the pair, its key and its event time.
         """
         left_over = iter(pairs)
         while self._give_some(left_over):
@@ -74,7 +75,7 @@ class PairCalls:
         times: list[int] = []
         ends: list[int] = []
         is_full = False
-        left = right = None
+        key = left = right = time = None
         try:
             for key, left, right, time in pairs:
                 backend.current_key = key
@@ -90,7 +91,9 @@ class PairCalls:
                     is_full = True
                     break
         except BaseException as error:
-            raise_in_function(error, self._name, self._context, record=(left, right))
+            if time is not None:
+                note_in_hand(error, record=(left, right), key=key, event_time=EventTime(time))
+            raise_in_function(error, self._name, self._context)
         finally:
             backend.current_key = NO_KEY
         if rows:

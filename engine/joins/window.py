@@ -18,6 +18,7 @@ from ..functions.cofunctions import FlatJoinFunction
 from ..functions.contract import ProcessWindowFunction
 from ..functions.given import records_of
 from ..functions.keys import KeySelector
+from ..functions.tracebacks import note_in_hand
 from ..functions.user_function import FunctionWrapper, UserFunction, keys_of
 from ..windows.assigners import WindowAssigner
 from ..windows.window_operator import WindowOperator
@@ -49,11 +50,12 @@ class JoinWindowFunction(FunctionWrapper, ProcessWindowFunction):
         call: Callable[[Any, Any], Any] = self._call
         for left in first:
             for right in second:
-                given = call(left, right)
-                if self._is_flat:
-                    yield from records_of(given)
-                else:
-                    yield given
+                try:
+                    given = call(left, right)
+                    yield from records_of(given) if self._is_flat else (given,)
+                except BaseException as error:
+                    note_in_hand(error, record=(left, right))
+                    raise
 
 
 def _told_apart(elements: Iterable[tuple[int, Any]]) -> tuple[list[Any], list[Any]]:

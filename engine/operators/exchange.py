@@ -21,6 +21,7 @@ from headrace.state.keys.key_groups import key_groups_of, subtask_of
 from ..columns.records import Batch
 from ..errors import ProgramError
 from ..functions.keys import KeySelector
+from ..functions.tracebacks import taken_last
 from ..functions.user_function import keys_of, raise_in_function
 
 __all__ = [
@@ -228,10 +229,12 @@ class CustomPartitioner(_TargetPartitioner):
     def targets(self, batch: Batch) -> npt.NDArray[np.integer[Any]]:
         function, channels = self.function, self.num_channels
         keys = keys_of(self.key_selector, batch)
+        pending = iter(keys)
         try:
-            chosen = [function(key, channels) for key in keys]
+            chosen = [function(key, channels) for key in pending]
         except BaseException as error:
-            raise_in_function(error, getattr(function, "__name__", repr(function)))
+            key = keys[taken_last(keys, pending)]
+            raise_in_function(error, getattr(function, "__name__", repr(function)), key=key)
         for target in chosen:
             if not isinstance(target, (int, np.integer)) or not 0 <= target < channels:
                 message = f"a custom partitioner must give an int from 0 to {channels - 1}; got {target!r}"

@@ -26,7 +26,8 @@ from ..functions.operator import OperatorContext
 from ..functions.row_calls import RowCalls
 from ..functions.side_outputs import OutputTag, SideOutputs, timed_batch
 from ..functions.timers import TimerService
-from ..functions.user_function import EventTime, UserFunction, keys_of, raise_in_function
+from ..functions.tracebacks import EventTime
+from ..functions.user_function import UserFunction, keys_of, raise_in_function
 from .event_time import OperatorWatermark
 from .field_reducer import FieldReducer
 from .row_operators import FunctionOperator, emit_runs, times_of
@@ -261,7 +262,7 @@ class KeyedReduceOperator(FunctionOperator):
         try:
             rows = None if self._fields is None else self._fields.fold_each(self._values, found, batch.rows)
             if rows is None:
-                rows = self._calls.reduce(self._values, keys, batch.rows)
+                rows = self._calls.reduce(self._values, keys, batch.rows, batch.timestamps)
         finally:
             self.context.keyed_state.current_key = NO_KEY
         if self.context.is_batch:  # only the last value of each key counts

@@ -28,10 +28,11 @@ from ..functions.isolation import copied, copied_rows
 from ..functions.operator import OperatorContext, Output
 from ..functions.runtime_context import RuntimeContext
 from ..functions.side_outputs import OutputTag, SideOutputs
+from ..functions.tracebacks import note_in_hand
 from ..functions.user_function import UserFunction
 from ..functions.window_state import WindowState
 from ..operators.field_reducer import FieldReducer
-from .windows import GlobalWindow, Window
+from .windows import Bounds, GlobalWindow, Window
 
 __all__ = [
     "MISSING",
@@ -86,18 +87,27 @@ class ReducedContents:
         if self._fold is not None and self._fold(contents, keys, rows):
             return
         get, reduce, missing = contents.get, self._reduce, MISSING
-        for key, row in zip(keys, rows, strict=True):
-            content = get(key, missing)
-            contents[key] = row if content is missing else reduce(content, row)
+        key = row = None
+        try:
+            for key, row in zip(keys, rows, strict=True):
+                content = get(key, missing)
+                contents[key] = row if content is missing else reduce(content, row)
+        except BaseException as error:
+            note_in_hand(error, record=row, key=key)
+            raise
 
     def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
         if self._fold is not None and len(run := list(rows)) >= _MIN_RUN_ROWS:
             rows, held = run, {} if content is MISSING else {None: content}
             if self._fold(held, [None] * len(run), run):
                 return held[None]
-        reduce = self._reduce
-        for row in rows:
-            content = row if content is MISSING else reduce(content, row)
+        reduce, row = self._reduce, None
+        try:
+            for row in rows:
+                content = row if content is MISSING else reduce(content, row)
+        except BaseException as error:
+            note_in_hand(error, record=row)
+            raise
         return content
 
     def merge(self, earlier: Any, later: Any) -> Any:
@@ -127,9 +137,14 @@ class AggregatedContents:
             for key, run in _runs(keys, rows).items():
                 contents[key] = self.add_run(get(key, missing), run)
             return
-        for key, row in zip(keys, rows, strict=True):
-            content = get(key, missing)
-            contents[key] = add(row, create() if content is missing else content)
+        key = row = None
+        try:
+            for key, row in zip(keys, rows, strict=True):
+                content = get(key, missing)
+                contents[key] = add(row, create() if content is missing else content)
+        except BaseException as error:
+            note_in_hand(error, record=row, key=key)
+            raise
 
     def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
         add = self._add
@@ -137,8 +152,13 @@ class AggregatedContents:
             content = self._create()
         if self._add_many is not None:
             return self._add_many(list(rows), content)
-        for row in rows:
-            content = add(row, content)
+        row = None
+        try:
+            for row in rows:
+                content = add(row, content)
+        except BaseException as error:
+            note_in_hand(error, record=row)
+            raise
         return content
 
     def merge(self, earlier: Any, later: Any) -> Any:
@@ -320,14 +340,24 @@ class WindowResults:
         """
         rows = self._rows
         before = len(rows)
-        result_row = self._result_row
-        if self._function is not None:
-            self._call_function(window, contents, timestamp)
-        elif result_row is not None:
-            rows.extend([result_row(key, window, self._result(content)) for key, content in contents])
-        else:
-            rows.extend([self._result(content) for _, content in contents])
+        try:
+            if self._function is not None:
+                self._call_function(window, contents, timestamp)
+            else:
+                self._give_results(window, contents)
+        except BaseException as error:
+            note_in_hand(error, window=Bounds(window))
+            raise
         self._runs.append((timestamp, len(rows) - before))
+
+    def _give_results(self, window: Window, contents: Iterable[tuple[Any, Any]]) -> None:
+        add, result, result_row, key = self._rows.append, self._result, self._result_row, None
+        try:
+            for key, content in contents:
+                add(result(content) if result_row is None else result_row(key, window, result(content)))
+        except BaseException as error:
+            note_in_hand(error, key=key)
+            raise
 
     def _result(self, content: Any) -> Any:
         result, give = self._contents.result(content), self._give
@@ -340,10 +370,15 @@ class WindowResults:
         argument = window if self._takes_window else self._window_context
         self._window_context.move_to(window, timestamp)
         state.current_namespace = (window.start, window.end)
-        for key, content in contents:
-            state.current_key = key
-            held = elements(content)
-            take(function(key, argument, held if own is None else own(held)), self._rows, timestamp)
+        key = None
+        try:
+            for key, content in contents:
+                state.current_key = key
+                held = elements(content)
+                take(function(key, argument, held if own is None else own(held)), self._rows, timestamp)
+        except BaseException as error:
+            note_in_hand(error, key=key)
+            raise
 
     def clear(self, window: Window, keys: Iterable[Any]) -> None:
         """Let the window function clear what it keeps for a window that is about to be deleted, if it wants to."""
@@ -355,7 +390,11 @@ class WindowResults:
         for key in keys:
             state.current_key = key
             if clear is not None:
-                clear(self._window_context)
+                try:
+                    clear(self._window_context)
+                except BaseException as error:
+                    note_in_hand(error, key=key, window=Bounds(window))
+                    raise
             window_state.forget()
 
     def emit(self, output: Output) -> None:

@@ -20,7 +20,8 @@ clean-up is not registered or not delivered, so a trigger that does not tidy up 
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from ..columns.records import MAX_WATERMARK, MIN_TIMESTAMP, Timestamps
 from ..errors import ProgramError, TypeMismatchError
 from ..functions.operator import OperatorContext
 from ..functions.runtime_context import RuntimeContext
+from ..functions.tracebacks import note_in_hand
 from ..functions.window_state import WindowState
 from ..kernel.metrics import MetricGroup
 from ..operators.event_time import OperatorWatermark
@@ -42,7 +44,7 @@ from .evictors import Evictor, TimestampedValue
 from .merging import MergingWindows
 from .triggers import Trigger, TriggerResult
 from .window_timers import WindowTimers
-from .windows import GlobalWindow, Span, TimeWindow, Window, window_of
+from .windows import Bounds, GlobalWindow, Span, TimeWindow, Window, window_of
 
 __all__ = ["GeneralWindows"]
 
@@ -199,9 +201,15 @@ class GeneralWindows:
         record_times = [MIN_TIMESTAMP] * len(rows) if times is None else times.tolist()
         for i, (key, row, time) in enumerate(zip(keys, rows, record_times, strict=True)):
             backend.current_key = key
-            is_taken = False
-            for window in assign(row, time, hand):
-                is_taken = take(key, row, time, window) or is_taken
+            is_taken, window = False, None
+            try:
+                for window in assign(row, time, hand):
+                    is_taken = take(key, row, time, window) or is_taken
+            except BaseException as error:
+                note_in_hand(error, record=row, key=key)
+                if window is not None:
+                    note_in_hand(error, window=Bounds(window))
+                raise
             if not is_taken and horizon is not None and time <= horizon:
                 late.append(i)
         return late
@@ -270,11 +278,13 @@ class GeneralWindows:
     # ---------------------------------------------------------------------------------------------------------- timers
 
     def fire_event_time(self, watermark_ms: int) -> bool:
-        return self._hand.event_timers.fire_until(watermark_ms, self._on_event_time)
+        with self._noting():
+            return self._hand.event_timers.fire_until(watermark_ms, self._on_event_time)
 
     def fire_clock(self, now_ms: int) -> bool:
         last_ms = now_ms - 1  # a timer's millisecond must be over
-        more = self._hand.clock_timers.fire_until(last_ms, self._on_clock)
+        with self._noting():
+            more = self._hand.clock_timers.fire_until(last_ms, self._on_clock)
         if not more:
             self._clock_ms = max(self._clock_ms, last_ms)
         return more
@@ -288,6 +298,15 @@ class GeneralWindows:
     def next_clock_time(self) -> int | None:
         time = self._hand.clock_timers.next_time()
         return None if time is None else time + 1
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """What triggers, evictors and functions fail with inside is about the key and window at hand."""
+        try:
+            yield
+        except BaseException as error:
+            note_in_hand(error, key=self._hand.key, window=Bounds(self._hand.window))
+            raise
 
     def _on_event_time(self, time: int, key: Any, span: Span) -> bool:
         hand = self._hand

@@ -28,6 +28,7 @@ from headrace.state.keyed.kinds import StateDescriptor
 
 from ..columns.records import Timestamps
 from ..functions.timers import DueQueue
+from ..functions.tracebacks import note_in_hand
 from .assigners import (
     CountWindows,
     EventTimeSessionWindows,
@@ -42,7 +43,7 @@ from .assigners import (
     session_cuts,
 )
 from .contents import MISSING, ElementContents, WindowContents, WindowResults
-from .windows import GlobalWindow, Span, TimeWindow
+from .windows import Bounds, GlobalWindow, Span, TimeWindow
 
 __all__ = ["Placement", "has_fast_path", "make_placement"]
 
@@ -276,11 +277,10 @@ class _FixedWindows(_TimeWindows):
             members = order[first:past]
             members = members[times[members] < window.end]
             if len(members) == len(keys):
-                self._contents.add_all(self._open(window, keys), keys, rows)
+                self._add_all(window, keys, rows)
             elif len(members):
                 indices = np.sort(members).tolist()  # in order of arrival
-                some_keys = [keys[i] for i in indices]
-                self._contents.add_all(self._open(window, some_keys), some_keys, [rows[i] for i in indices])
+                self._add_all(window, [keys[i] for i in indices], [rows[i] for i in indices])
         if int(times.min()) > watermark_ms:  # then every window that holds one of them is still to fire
             return []
         return self._add_behind(keys, rows, times, starts, watermark_ms)
@@ -292,6 +292,13 @@ class _FixedWindows(_TimeWindows):
         windows_from = self._assigner.windows_from
         windows = dict.fromkeys(window for start in last_starts for window in windows_from(start))
         return [window for window in windows if window.max_timestamp() > watermark_ms]
+
+    def _add_all(self, window: TimeWindow, keys: list[Any], rows: list[Any]) -> None:
+        try:
+            self._contents.add_all(self._open(window, keys), keys, rows)
+        except BaseException as error:
+            note_in_hand(error, window=Bounds(window))
+            raise
 
     def _open(self, window: TimeWindow, keys: list[Any]) -> MutableMapping[Any, Any]:
         """The contents of a window that is still to fire, which ``keys`` are about to be added to."""
@@ -318,7 +325,11 @@ class _FixedWindows(_TimeWindows):
                     is_taken = is_taken or time <= last  # by `add`
                 elif time <= last and last + lateness > watermark_ms:
                     is_taken = True
-                    content = self._contents.add_run(self._store.take(window, keys[i]), (rows[i],))
+                    try:
+                        content = self._contents.add_run(self._store.take(window, keys[i]), (rows[i],))
+                    except BaseException as error:
+                        note_in_hand(error, key=keys[i], window=Bounds(window))
+                        raise
                     self._put(window, keys[i], content, watermark_ms)
             if not is_taken and time + lateness <= watermark_ms:
                 late.append(i)
@@ -383,20 +394,25 @@ class _Sessions(_TimeWindows):
         if end - 1 + store.lateness_ms <= watermark_ms:
             return False
         window = TimeWindow(start, end)
-        if touched == [window]:
-            contents = store.open.find(window)
-            if contents is not None and key in contents:
-                contents[key] = self._contents.add_run(contents[key], rows)
-                return True
-        if not spans:
-            self._spans_of[key] = [window]
-        elif touched != [window]:
-            spans[first:past] = [window]
-        content = MISSING
-        for span in touched:
-            other = store.take(span, key)
-            content = other if content is MISSING else self._contents.merge(content, other)
-        self._put(window, key, self._contents.add_run(content, rows), watermark_ms)
+        try:
+            if touched == [window]:
+                contents = store.open.find(window)
+                if contents is not None and key in contents:
+                    contents[key] = self._contents.add_run(contents[key], rows)
+                    return True
+            if not spans:
+                self._spans_of[key] = [window]
+            elif touched != [window]:
+                spans[first:past] = [window]
+            content = MISSING
+            for span in touched:
+                other = store.take(span, key)
+                content = other if content is MISSING else self._contents.merge(content, other)
+            content = self._contents.add_run(content, rows)
+        except BaseException as error:
+            note_in_hand(error, key=key, window=Bounds(window))
+            raise
+        self._put(window, key, content, watermark_ms)
         return True
 
     def _clear(self, span: Span, contents: MutableMapping[Any, Any]) -> None:
@@ -455,7 +471,11 @@ class _TumblingCounts(_CountedWindows):
         counted, size, add_run, empty = self._counted, self._size, self._contents.add_run, (0, MISSING)
         for i, key in enumerate(keys):
             count, content = counted.get(key, empty)
-            content = add_run(content, (rows[i],))
+            try:
+                content = add_run(content, (rows[i],))
+            except BaseException as error:
+                note_in_hand(error, key=key)
+                raise
             if count + 1 < size:
                 counted[key] = (count + 1, content)
                 continue
@@ -478,7 +498,11 @@ class _SlidingCounts(_CountedWindows):
                 count = 0
                 kept = buffer.elements(runs)[-size:]
                 runs = (kept,)
-                content = contents.add_run(MISSING, kept)
+                try:
+                    content = contents.add_run(MISSING, kept)
+                except BaseException as error:
+                    note_in_hand(error, key=key)
+                    raise
                 self._results.fire(GlobalWindow(), ((key, content),), None if times is None else int(times[i]))
             counted[key] = (count, runs)
         return []

@@ -37,6 +37,7 @@ from ..functions.keys import KeySelector
 from ..functions.life import refuse_life
 from ..functions.operator import Operator, OperatorContext
 from ..functions.side_outputs import OutputTag
+from ..functions.tracebacks import note_event_time
 from ..functions.user_function import UserFunction, keys_of, raise_in_function
 from ..operators.event_time import OperatorWatermark
 from .assigners import CountWindows, MergingWindowAssigner, WindowAssigner
@@ -184,6 +185,7 @@ class WindowOperator(Operator):
         try:
             late = self._windows.add(keys, batch.rows, times, watermark_ms)
         except BaseException as error:
+            note_event_time(error, batch.rows, batch.timestamps)
             raise_in_function(error, self._name, context)
         finally:
             self._leave_key()

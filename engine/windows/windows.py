@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from ..columns.records import MAX_WATERMARK, MIN_TIMESTAMP
+from ..functions.tracebacks import EventTime
 
-__all__ = ["GlobalWindow", "Span", "TimeWindow", "Window", "window_of"]
+__all__ = ["Bounds", "GlobalWindow", "Span", "TimeWindow", "Window", "window_of"]
 
 Span = tuple[int, int]
 """A window's start and end: its namespace."""
@@ -69,6 +70,22 @@ class GlobalWindow:
 
 
 Window: TypeAlias = TimeWindow | GlobalWindow
+
+
+class Bounds:
+    """A window as an error shows it: its times as a calendar has them, the end in round brackets."""
+
+    __slots__ = ("_window",)
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+
+    def __repr__(self) -> str:
+        window = self._window
+        if isinstance(window, TimeWindow):
+            return f"[{EventTime(window.start)!r}, {EventTime(window.end)!r})"
+        return repr(window)
+
 
 _GLOBAL_SPAN: Span = (MIN_TIMESTAMP, MAX_WATERMARK.timestamp_ms)
 

@@ -225,4 +225,4 @@ def test_an_application_without_a_job_server_says_so(tmp_path, clean_environment
     assert main(["run-application", "--address", f"127.0.0.1:{free_port()}", program]) == 1
     assert "is named by its URL" in capsys.readouterr().err
     assert main(["run-application", "--address", f"http://127.0.0.1:{free_port()}", program]) == 1
-    assert "error: no job server of Ray answers" in capsys.readouterr().err
+    assert "] no job server of Ray answers" in capsys.readouterr().err
