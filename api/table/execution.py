@@ -330,7 +330,8 @@ class Execution:
         roots = self.optimized(tuple(relation.node for _, relation in inserts))
         if compiled is not None:
             self.streams()
-            fresh = beginning_of(roots, [sink_of(table) for table, _ in inserts], statements, None)
+            sinks = [sink_of(table) for table, _ in inserts]
+            fresh = beginning_of(roots, sinks, statements, None, version=compiled.version)
             require_same(compiled, fresh.upgrade.plan)
             roots = with_time_to_live(roots, 0, ttls_as_compiled(compiled, fresh.upgrade))
         if self.mode == "batch":

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
 from headrace.engine.optimizer.upgrades.identity import identity_of_table
-from headrace.engine.optimizer.upgrades.stored_plan import StoredPlan
+from headrace.engine.optimizer.upgrades.stored_plan import NEWEST, StoredPlan
 from headrace.engine.optimizer.upgrades.upgrade import Planned, SinkOfPlan, Upgrade, planned
 from headrace.engine.plan.plan import Node
 from headrace.state.checkpoints.manifest import Manifest
@@ -26,7 +26,7 @@ from .catalog import CatalogTable
 __all__ = ["RESULT", "Beginning", "beginning_of", "sink_of"]
 
 ACCEPT = "table.upgrade.accept"
-RESULT = SinkOfPlan("result of a query", "the result")
+RESULT = SinkOfPlan(lambda _: "result of a query", "the result")
 """Where the rows of a query go that writes no table."""
 
 _NO_PLAN = "it was taken by a program of streams, or by a version before plans were stored"
@@ -95,7 +95,7 @@ class Beginning:
 def sink_of(table: CatalogTable) -> SinkOfPlan:
     """Return where rows go that are written into a table."""
     name, own = table.statement.name, table.connector
-    return SinkOfPlan(identity_of_table(own, name), f"table {name}", own.known_as)
+    return SinkOfPlan(lambda version: identity_of_table(own, name, version), f"table {name}", own.known_as)
 
 
 def beginning_of(
@@ -104,6 +104,7 @@ def beginning_of(
     statements: Sequence[str],
     path: str | None,
     key_file: str | None = None,
+    version: int = NEWEST,
 ) -> Beginning:
     """Say what a query begins with.
 
@@ -113,13 +114,14 @@ def beginning_of(
         statements: Its texts.
         path: Of the savepoint or checkpoint; None for nothing.
         key_file: With which keys it must be signed.
+        version: Of the plan, if it begins with nothing.
 
     Raises:
         ProgramError: If the savepoint has no plan, or records in flight that are others than the query's.
         CheckpointError: If it cannot be read.
     """
     if path is None:
-        return Beginning(planned(roots, sinks, statements))
+        return Beginning(planned(roots, sinks, statements, version=version))
     storage, manifest = CheckpointStorage.from_manifest(path, key_file)
     if manifest.plan is None:
         message = f"{path} does not say what its state is about: {_NO_PLAN}"

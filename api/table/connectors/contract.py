@@ -34,7 +34,10 @@ class TableConnector(ABC):
 
     Attributes:
         name: As in the option ``connector``.
+        manner: Options that say how it is read or written, not what: their names, or what these begin with and ``*``.
+            Another value leaves state in savepoints where it is.
         identity: What is read or written, as a text without secrets; None if only the table's name tells.
+        first_identity: The same with all options, as plans of version 1 have it.
         is_bounded: Whether it ends, as a source.
         gives_changes: Whether, as a source, it gives rows that are updated and deleted.
         gives_upserts: Whether of these only the new row of a key is told, or that it has none: those of a PRIMARY KEY.
@@ -51,7 +54,9 @@ class TableConnector(ABC):
     """
 
     name: str
+    manner: tuple[str, ...] = ()
     identity: str | None = None
+    first_identity: str | None = None
     is_bounded = True
     gives_changes = False
     gives_upserts = False

@@ -59,6 +59,8 @@ class DatagenTable(TableConnector):
         self._count = min(ends, default=None)
         self._rows = _Rows(columns, schema)
         self.is_bounded = self._count is not None
+        if not any(pa.types.is_timestamp(field.type) for field in schema):  # times of rows depend on the rate
+            self.manner = ("rows-per-second",)
 
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None

@@ -38,6 +38,7 @@ class FilesTable(TableConnector):
     """
 
     name = "filesystem"
+    manner = ("source.monitor-interval", "compaction.file-size", "sink.rolling-policy.*")
     makes_watermarks = True
     waits_for_answers = False
 

@@ -40,6 +40,7 @@ class JdbcTable(TableConnector):
     """
 
     name = "jdbc"
+    manner = ("username", "password", "lookup.*", "sink.buffer-flush.*", "sink.max-retries")
     makes_watermarks = True
     can_look_up = True
 

@@ -111,6 +111,7 @@ class KafkaTable(_Topics):
     """
 
     name = "kafka"
+    manner = ("properties.*", "scan.topic-partition-discovery.interval", "scan.startup.*")
     makes_watermarks = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
@@ -189,6 +190,7 @@ class UpsertKafkaTable(_Topics):
     """
 
     name = "upsert-kafka"
+    manner = ("properties.*", "scan.topic-partition-discovery.interval")
     gives_changes = True
     gives_upserts = True
     takes_changes = True

@@ -83,6 +83,7 @@ class IcebergTable(_LakeTable):
     """
 
     name = "iceberg"
+    manner = ("monitor-interval",)
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._catalog = catalog_properties(options)
@@ -118,6 +119,7 @@ class DeltaLakeTable(_LakeTable):
     """
 
     name = "delta"
+    manner = ("storage.*", "updateCheckIntervalMillis")
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._path = options.need("table-path").removeprefix("file://")

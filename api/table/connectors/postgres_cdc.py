@@ -32,6 +32,16 @@ class PostgresCdcTable(TableConnector):
     """
 
     name = "postgres-cdc"
+    manner = (
+        "hostname",
+        "port",
+        "username",
+        "password",
+        "scan.startup.mode",
+        "scan.incremental.snapshot.chunk.size",
+        "heartbeat.interval.ms",
+        "properties.*",
+    )
     is_bounded = False
     gives_changes = True
     makes_watermarks = True

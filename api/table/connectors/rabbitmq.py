@@ -39,6 +39,7 @@ class RabbitmqTable(TableConnector):
     """
 
     name = "rabbitmq"
+    manner = ("scan.startup.*", "scan.prefetch")
     makes_watermarks = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:

@@ -37,6 +37,7 @@ class RedisTable(TableConnector):
     """
 
     name = "redis"
+    manner = ("scan.startup.*", "sink.max-length")
     makes_watermarks = True
     metadata_types = {name: kind for name, (kind, _) in METADATA.items()}
 

@@ -37,6 +37,18 @@ class CassandraTable(TableConnector):
     """
 
     name = "cassandra"
+    manner = (
+        "hosts",
+        "username",
+        "password",
+        "local-datacenter",
+        "consistency",
+        "connection.request-timeout",
+        "sink.buffer-flush.*",
+        "sink.patience",
+        "scan.fetch-size",
+        "lookup.*",
+    )
     can_look_up = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:

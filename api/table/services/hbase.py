@@ -33,6 +33,7 @@ class HbaseTable(TableConnector):
     """
 
     name = "hbase-2.2"
+    manner = ("thrift.*", "sink.buffer-flush.*", "sink.patience")
     takes_changes = True
     applies_by_key = True
 

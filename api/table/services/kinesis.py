@@ -51,6 +51,7 @@ class KinesisTable(TableConnector):
     """
 
     name = "kinesis"
+    manner = ("aws.credentials.*", "aws.trust.all.certificates", "source.init.*", "source.shard.*")
     makes_watermarks = True
     metadata_types = {name.replace("_", "-"): kind for name, (kind, _) in METADATA.items()}
 

@@ -36,6 +36,7 @@ class MqttTable(TableConnector):
     """
 
     name = "mqtt"
+    manner = ("tls.*", "scan.receive-maximum")
     makes_watermarks = True
     is_bounded = False
     metadata_types = {name: kind for name, (kind, _) in METADATA.items()}

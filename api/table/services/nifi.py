@@ -35,6 +35,7 @@ class NiFiTable(TableConnector):
     """
 
     name = "nifi"
+    manner = ("scan.prefetch",)
     makes_watermarks = True
     is_bounded = False
     metadata_types = {name: kind for name, (kind, _) in METADATA.items()}

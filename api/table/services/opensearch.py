@@ -40,6 +40,16 @@ class OpenSearchTable(TableConnector):
     """
 
     name = "opensearch"
+    manner = (
+        "hosts",
+        "username",
+        "password",
+        "connection.*",
+        "allow-insecure",
+        "sink.bulk-flush.*",
+        "sink.patience",
+        "scan.keep-alive",
+    )
     metadata_types = {name: kind for name, (kind, _) in METADATA.items()}
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:

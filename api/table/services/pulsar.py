@@ -34,6 +34,7 @@ class PulsarTable(TableConnector):
     """
 
     name = "pulsar"
+    manner = ("source.start.*",)
     makes_watermarks = True
     metadata_types = {name: kind for name, (kind, _) in METADATA.items()}
 

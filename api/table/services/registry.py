@@ -88,10 +88,19 @@ def connector_of(
     taken.end()
     if made.is_of_program:
         return made
-    told = sorted(masked(f"{key}={value}") for key, value in options.items())
-    told.append(f"partitioned by {', '.join(partitioned_by)}")
+    told = [f"partitioned by {', '.join(partitioned_by)}"]
     if made.applies_by_key:
         # A database is read in its order, and written by it.
         told.append(f"primary key {', '.join(primary_key)}")
-    made.identity = "\n".join(told)
+    what = {key: value for key, value in options.items() if not _is_manner(key, made.manner)}
+    made.first_identity = "\n".join([*_texts(options), *told])
+    made.identity = "\n".join([*_texts(what), f"bounded={made.is_bounded}", *told])
     return made
+
+
+def _texts(options: Mapping[str, str]) -> list[str]:
+    return sorted(masked(f"{key}={value}") for key, value in options.items())
+
+
+def _is_manner(option: str, manner: tuple[str, ...]) -> bool:
+    return any(option.startswith(one[:-1]) if one.endswith("*") else option == one for one in manner)

@@ -68,6 +68,7 @@ from ...plan.table_nodes import (
 from ..join_filters import conditions_of
 from ..stream_traits import is_temporal_sort, is_timed, takes_back
 from .digests import digest_of, expression_digest, stable_text
+from .stored_plan import NEWEST
 
 __all__ = ["Identity", "Keeps", "Part", "identities_of", "identity_of_table", "layout_of"]
 
@@ -159,23 +160,25 @@ class Identity:
 
 
 def identities_of(
-    roots: Iterable[Node], known_as: Mapping[str, str] | None = None
+    roots: Iterable[Node], known_as: Mapping[str, str] | None = None, version: int = NEWEST
 ) -> tuple[dict[Node, Identity], Callable[[str], str]]:
     """Return what all nodes of plans are, and what gives a part the name under which it is kept.
 
     Args:
         roots: The plans, as they are run on streams.
         known_as: Ids that count as others: operators that go on with what a relative has kept.
+        version: Of the plan whose ids they are to be.
     """
-    finder = _Finder(known_as or {})
+    finder = _Finder(known_as or {}, version)
     for node in walk(*roots):
         finder.found[node] = finder.identity(node)
     return finder.found, finder.stored_name
 
 
-def identity_of_table(table: Any, name: str) -> str:
+def identity_of_table(table: Any, name: str, version: int = NEWEST) -> str:
     """What a table is: by its connector's options, whatever it is called; else by its name."""
-    return digest_of("table", table.identity) if table.identity is not None else digest_of("table", table.name, name)
+    identity = table.identity if version > 1 else table.first_identity
+    return digest_of("table", identity) if identity is not None else digest_of("table", table.name, name)
 
 
 def layout_of(identities: Iterable[Identity]) -> str:
@@ -188,8 +191,9 @@ def layout_of(identities: Iterable[Identity]) -> str:
 class _Finder:
     """Finds what nodes are, inputs first."""
 
-    def __init__(self, known_as: Mapping[str, str]) -> None:
+    def __init__(self, known_as: Mapping[str, str], version: int) -> None:
         self._known_as = known_as
+        self._version = version
         # What columns of tables are called, and parts, for names that can be read.
         self.labels: dict[str, str] = {}
         self.found: dict[Node, Identity] = {}
@@ -215,7 +219,7 @@ class _Finder:
 
     def scan(self, node: Scan) -> Identity:
         assert node.schema is not None
-        own = identity_of_table(node.table, node.name)
+        own = identity_of_table(node.table, node.name, self._version)
         # Rows in columns are read as far as somebody reads them: that makes no other columns.
         kinds = {one.name: "row" if pa.types.is_struct(one.type) else str(one.type) for one in node.schema}
         columns = {name: digest_of(own, node.table.known_as(name), kind) for name, kind in kinds.items()}

@@ -34,19 +34,20 @@ class Matching:
     relatives: frozenset[str]
 
     @staticmethod
-    def of(roots: Sequence[Node], nodes: Sequence[Node], stored: StoredPlan | None) -> Matching:
+    def of(roots: Sequence[Node], nodes: Sequence[Node], stored: StoredPlan | None, version: int) -> Matching:
         """Match a plan with a stored one.
 
         Args:
             roots: The plan.
             nodes: Those of it that are run as streams, inputs first.
             stored: None if it starts from nothing.
+            version: Of the plan that ids are made for.
         """
         known_as: dict[str, str] = {}
         relatives: set[str] = set()
         there = () if stored is None else stored.operators
         while True:
-            identities, name_of = identities_of(roots, known_as)
+            identities, name_of = identities_of(roots, known_as, version)
             keeps = {node: found for node in nodes if (found := identities[node].keeps) is not None}
             same = _same(keeps, there)
             relative = _relative(keeps, same, [one for one in there if one.uid not in relatives])

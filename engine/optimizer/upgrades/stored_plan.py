@@ -16,9 +16,12 @@ from headrace.state.checkpoints.manifest_schema import is_count, is_text, requir
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError
 from headrace.state.reading.stored_json import parse_json
 
-__all__ = ["MAX_PLAN_BYTES", "StoredOperator", "StoredPart", "StoredPlan"]
+__all__ = ["MAX_PLAN_BYTES", "NEWEST", "StoredOperator", "StoredPart", "StoredPlan"]
 
-_VERSION = 1
+NEWEST = 2
+"""The version of plans. In version 1 all options of a connector are part of what its table is; since then those alone
+that say what is read or written. What goes on from a plan has the version of that plan."""
+
 MAX_PLAN_BYTES = 16 << 20
 """Of a plan: some hundred bytes for each column that is kept, and the texts of its statements."""
 
@@ -70,12 +73,14 @@ class StoredPlan:
         operators: Those with state, inputs first, then sinks.
         generation: How often it has been upgraded, from 1: what begins anew has it in its name.
         layout: What records between its operators are (`headrace.engine.optimizer.upgrades.identity.layout_of`).
+        version: How its ids are made.
     """
 
     statements: tuple[str, ...]
     operators: tuple[StoredOperator, ...]
     generation: int = 1
     layout: str = ""
+    version: int = NEWEST
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -92,7 +97,7 @@ class StoredPlan:
             for one in self.operators
         ]
         return {
-            "version": _VERSION,
+            "version": self.version,
             "generation": self.generation,
             "layout": self.layout,
             "statements": list(self.statements),
@@ -114,10 +119,10 @@ class StoredPlan:
         try:
             require(type(raw) is dict, "plan", raw)
             version = raw["version"]
-            if type(version) is int and version > _VERSION:
-                message = f"a plan has version {version}; this Headrace reads version {_VERSION}"
+            if type(version) is int and version > NEWEST:
+                message = f"a plan has version {version}; this Headrace reads versions up to {NEWEST}"
                 raise CheckpointMismatchError(message, path=path)
-            require(version == _VERSION, "version", version)
+            require(is_count(version) and version > 0, "version", version)
             generation, statements, layout = raw["generation"], raw["statements"], raw.get("layout", "")
             require(is_text(layout), "layout", layout)
             require(is_count(generation) and generation > 0, "generation", generation)
@@ -129,7 +134,7 @@ class StoredPlan:
         except (KeyError, TypeError, ValueError) as error:
             message = f"a plan has the wrong structure: {error!r:.400}"
             raise CheckpointCorruptError(message, path=path) from error
-        return cls(tuple(statements), operators, generation, layout)
+        return cls(tuple(statements), operators, generation, layout, version)
 
     def to_text(self) -> str:
         """Return it as a text."""

@@ -28,7 +28,7 @@ from ..growth import can_expire, ttl_text, ttls_of
 from ..stream_traits import drops_late_rows, read_as_streams, takes_back
 from .identity import Identity, Keeps, Part, layout_of
 from .matching import Matching
-from .stored_plan import StoredOperator, StoredPart, StoredPlan
+from .stored_plan import NEWEST, StoredOperator, StoredPart, StoredPlan
 
 __all__ = ["Consent", "Planned", "SinkOfPlan", "Upgrade", "Verdict", "planned"]
 
@@ -65,12 +65,12 @@ class SinkOfPlan:
     """Where the rows of a root go.
 
     Attributes:
-        identity: What the table is.
+        identity: What the table is, by the version of a plan.
         title: For people.
         known_as: What its columns are called where they are written; None if that is their order.
     """
 
-    identity: str
+    identity: Callable[[int], str]
     title: str
     known_as: Callable[[str], str] | None = None
 
@@ -151,6 +151,7 @@ def planned(
     statements: Sequence[str],
     stored: StoredPlan | None = None,
     has_state: Callable[[str], bool] = lambda _uid: True,
+    version: int = NEWEST,
 ) -> Upgrade:
     """Say what becomes of a plan's state.
 
@@ -160,8 +161,10 @@ def planned(
         statements: Its texts.
         stored: The plan of the savepoint; None if it starts from nothing.
         has_state: Whether the savepoint has something of an operator, by its uid.
+        version: Of the plan that is made, if it starts from nothing; else it is that of the stored one.
     """
-    return _Planner(roots, sinks, stored, has_state).upgrade(tuple(statements))
+    version = version if stored is None else stored.version
+    return _Planner(roots, sinks, stored, has_state, version).upgrade(tuple(statements))
 
 
 class _Planner:
@@ -171,15 +174,17 @@ class _Planner:
         sinks: Sequence[SinkOfPlan],
         stored: StoredPlan | None,
         has_state: Callable[[str], bool],
+        version: int,
     ) -> None:
         self._roots = roots
         self._has_state = has_state
         self._sinks = sinks
         self._stored = stored
+        self._version = version
         self._nodes = _streams_of(roots)
         # Operators and sinks that get all rows of something that is made anew, and so cannot keep what they have of it.
         self._fed_anew: set[int] = set()
-        self._matching = Matching.of(roots, self._nodes, stored)
+        self._matching = Matching.of(roots, self._nodes, stored, version)
         self._identities = self._matching.identities
         self._operators = [self._operator(node) for node in self._nodes if self._identities[node].keeps is not None]
         self._by_node = {one.node: one for one in self._operators if one.node is not None}
@@ -193,17 +198,17 @@ class _Planner:
         return Planned(node, "", keeps.kind, keeps.title, keeps=keeps, stored=self._matching.stored.get(node))
 
     def _sink(self, root: Node, sink: SinkOfPlan) -> Planned:
-        identity = self._identities[root]
+        identity, table = self._identities[root], sink.identity(self._version)
         own = Planned(None, "", "sink", sink.title)
         own.parts = {
             _of_sink(root, identity, sink): StoredPart("rows", "the rows that are written"),
-            f"table {sink.identity}": StoredPart("table", "the table"),
+            f"table {table}": StoredPart("table", "the table"),
         }
         taken = {one.stored.uid for one in self._ends if one.stored is not None}
         same = [
             one
             for one in (self._stored.operators if self._stored else ())
-            if one.kind == "sink" and one.id == sink.identity and one.uid not in taken
+            if one.kind == "sink" and one.id == table and one.uid not in taken
         ]
         own.stored = max(same, key=lambda one: len(set(one.parts) & set(own.parts)), default=None)
         return own
@@ -219,7 +224,7 @@ class _Planner:
         lost = list(self._lost())
         operators = (*self._operators, *self._ends)
         layout = layout_of(self._identities[one] for one in self._nodes if not isinstance(one, LocalAggregation))
-        plan = StoredPlan(statements, tuple(map(self._to_store, operators)), generation, layout)
+        plan = StoredPlan(statements, tuple(map(self._to_store, operators)), generation, layout, self._version)
         return Upgrade((*operators, *lost), self._identities, plan)
 
     def _judge_all(self) -> bool:
@@ -470,13 +475,13 @@ class _Planner:
             if end.stored is not None:
                 end.uid = end.stored.uid
             else:
-                end.uid = _free(f"sink-{sink.identity}", taken)
+                end.uid = _free(f"sink-{sink.identity(self._version)}", taken)
         return generation
 
     def _to_store(self, one: Planned) -> StoredOperator:
         if one.keeps is None:
-            sink = self._sinks[self._ends.index(one)]
-            return StoredOperator(one.uid, "sink", sink.identity, sink.identity, one.title, one.parts)
+            table = self._sinks[self._ends.index(one)].identity(self._version)
+            return StoredOperator(one.uid, "sink", table, table, one.title, one.parts)
         parts = {digest: StoredPart(one.names[digest], part.text) for digest, part in one.keeps.parts.items()}
         ttls = () if one.node is None else ttls_of(one.node)
         return StoredOperator(one.uid, one.kind, one.keeps.id, one.keeps.kin, one.title, parts, ttls)

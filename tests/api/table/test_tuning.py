@@ -152,7 +152,7 @@ def plan_of(strategy, stored=None, query=QUERY, settings=()):
         for key, value in {STRATEGY: strategy, **dict(settings)}.items():
             env.execute_sql(f"SET '{key}' = '{value}'")
         root = env._root(env.sql_query(query))
-        return planned((root,), (SinkOfPlan("t", "t"),), (), stored)
+        return planned((root,), (SinkOfPlan(lambda _: "t", "t"),), (), stored)
 
 
 def test_a_query_goes_on_whatever_the_phases_were():

@@ -255,7 +255,7 @@ def upgrade_of(query, stored=None, table="nothing", **settings):
     """What becomes of a query's state, on paper."""
     with environment(1, **settings) as env:
         root = env._root(env.sql_query(query))
-        return planned((root,), (SinkOfPlan(table, table),), (), stored)
+        return planned((root,), (SinkOfPlan(lambda _: table, table),), (), stored)
 
 
 def ids_of(query):
@@ -464,7 +464,7 @@ def test_tables_that_mean_something_else_are_other_ones(tables, query, kind, ver
     for script in tables:
         with TableEnvironment.create(parallelism=1, actor_system="local") as env:
             env.execute_sql(script)
-            found = planned((env._root(env.sql_query(query)),), (SinkOfPlan("out", "out"),), (), plan)
+            found = planned((env._root(env.sql_query(query)),), (SinkOfPlan(lambda _: "out", "out"),), (), plan)
         plan = found.plan
     assert next(one.verdict.value for one in found.operators if one.kind == kind) == verdict
     assert ", ".join(sorted(ask.value for ask in found.asks)) == asks
@@ -481,7 +481,7 @@ def test_a_table_with_names_is_written_by_them():
     ):
         with environment(1) as env:
             root = env._root(env.sql_query(query.format(GROUPED)))
-            found = planned((root,), (SinkOfPlan("out", "out", str),), (), plan)
+            found = planned((root,), (SinkOfPlan(lambda _: "out", "out", str),), (), plan)
         plan = plan or found.plan
         becomes.append(found.sinks[0].verdict.value)
     assert becomes == ["new", "rebuild", "reuse", "reuse"]

@@ -1,0 +1,160 @@
+"""Queries that go on from a savepoint where a table is read or written in another manner than before.
+
+Families: differential (what was counted before and after together, against a direct count), on paper (which options
+make another table), stored plans (those of version 1, in which all options do).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sqlite3
+import time
+from collections import Counter
+
+import pytest
+
+from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan, planned
+from headrace.table import TableEnvironment, execution
+from headrace.table.services.registry import _CONNECTORS
+
+ITEMS = ["lamp", "desk", "lamp", "chair", "desk", "lamp"]
+COUNTS = "INSERT INTO totals SELECT item, COUNT(*) FROM orders GROUP BY item"
+PATIENCE_S = 60
+
+
+class Shop:
+    """A folder of orders that is followed, and a table of a database that their counts are written into."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.expected = Counter()
+        (folder / "orders").mkdir()
+        self._database = sqlite3.connect(folder / "shop.db", timeout=PATIENCE_S)
+        self._database.execute("CREATE TABLE totals (item TEXT PRIMARY KEY, n BIGINT)")
+
+    def order(self, name, items):
+        (self.folder / "orders" / f".{name}").write_text("".join(f"{item}\n" for item in items))
+        (self.folder / "orders" / f".{name}").rename(self.folder / "orders" / name)
+        self.expected.update(items)
+
+    def tables(self, t, every, rows, savepoint=None):
+        t.execute_script(f"""
+            CREATE TABLE orders (item STRING) WITH (
+                'connector' = 'filesystem', 'path' = '{self.folder}/orders', 'format' = 'csv',
+                'source.monitor-interval' = '{every}'
+            );
+            CREATE TABLE totals (item STRING, n BIGINT, PRIMARY KEY (item) NOT ENFORCED) WITH (
+                'connector' = 'jdbc', 'url' = 'jdbc:sqlite:{self.folder}/shop.db', 'table-name' = 'totals',
+                'sink.buffer-flush.max-rows' = '{rows}'
+            );
+            SET 'table.dml-sync' = 'false';
+            SET 'execution.checkpointing.interval' = '50 ms';
+            SET 'execution.checkpointing.dir' = '{self.folder}/checkpoints';
+            SET 'execution.checkpointing.savepoint-dir' = '{self.folder}/savepoints';
+        """)
+        if savepoint is not None:
+            t.execute_sql(f"SET 'execution.state-recovery.path' = '{savepoint}'")
+
+    def await_counts(self):
+        end = time.monotonic() + PATIENCE_S
+        while (found := dict(self._database.execute("SELECT item, n FROM totals"))) != self.expected:
+            assert time.monotonic() < end, (found, self.expected)
+            time.sleep(0.02)
+
+    def run(self, items, every, rows, parallelism, savepoint=None):
+        """Run the query until it has counted more orders, too; gives the savepoint that it is stopped with."""
+        with TableEnvironment.create(parallelism=parallelism, actor_system="local") as t:
+            self.tables(t, every, rows, savepoint)
+            t.execute_sql(COUNTS)
+            self.order(f"{sum(self.expected.values())}.csv", items)
+            self.await_counts()
+            job = t.execute_sql("SHOW JOBS").to_arrow()["job id"][-1]
+            return t.execute_sql(f"STOP JOB '{job}' WITH SAVEPOINT").to_arrow()["savepoint path"][0].as_py()
+
+    def verdicts(self, every, rows, savepoint):
+        with TableEnvironment.create(parallelism=1, actor_system="local") as t:
+            self.tables(t, every, rows)
+            found = t.execute_sql(f"EXPLAIN UPGRADE FROM '{savepoint}' {COUNTS}").to_arrow().to_pylist()
+        return sorted((row["kind"], row["verdict"], row["asks"]) for row in found)
+
+
+REUSED = [("aggregate", "reuse", ""), ("sink", "reuse", ""), ("source", "reuse", "")]
+
+
+def test_state_stays_where_tables_are_read_and_written_in_another_manner(tmp_path):
+    shop = Shop(tmp_path)
+    first = shop.run(ITEMS, "20 ms", 100, 2)
+    assert shop.verdicts("3 s", 7, first) == REUSED
+    second = shop.run(ITEMS[1:], "10 ms", 7, 3, first)
+    shop.run(ITEMS[2:], "30 ms", 100, 1, second)
+
+
+def test_a_savepoint_of_a_plan_of_version_1_goes_on_as_such(tmp_path, monkeypatch):
+    """In it all options are part of what a table is: with the same ones all state is found, with others none."""
+    shop = Shop(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "beginning_of", functools.partial(execution.beginning_of, version=1))
+        first = shop.run(ITEMS, "20 ms", 100, 2)
+    assert shop.verdicts("20 ms", 100, first) == REUSED
+    second = shop.run(ITEMS[1:], "20 ms", 100, 3, first)
+    assert shop.verdicts("20 ms", 100, second) == REUSED
+    assert ("aggregate", "lost", "lost") in shop.verdicts("30 ms", 100, second)
+
+
+def test_a_plan_in_a_file_of_version_1_is_executed(tmp_path, monkeypatch):
+    shop, place = Shop(tmp_path), tmp_path / "plan.json"
+    shop.order("1.csv", ITEMS)
+    with TableEnvironment.create(parallelism=2, actor_system="local") as t:
+        shop.tables(t, "20 ms", 100)
+        with monkeypatch.context() as patch:
+            patch.setattr(execution, "beginning_of", functools.partial(execution.beginning_of, version=1))
+            t.execute_sql(f"COMPILE PLAN '{place}' FOR {COUNTS}")
+        assert '"version": 1' in place.read_text()
+        t.execute_sql(f"EXECUTE PLAN '{place}'")
+        shop.await_counts()
+
+
+KAFKA = {
+    "connector": "kafka", "topic": "orders", "format": "json", "properties.bootstrap.servers": "one:9092",
+    "scan.startup.mode": "earliest-offset",
+}  # fmt: skip
+DATAGEN = {"connector": "datagen", "rows-per-second": "10"}
+CASSANDRA = {"connector": "cassandra", "hosts": "one", "keyspace": "shop", "table-name": "orders"}
+OTHER_OPTIONS = [
+    ("a INT", KAFKA, {"properties.bootstrap.servers": "two:9092;three:9092", "properties.fetch.min.bytes": "9"}, True),
+    ("a INT", KAFKA, {"scan.startup.mode": "latest-offset"}, True),
+    ("a INT", KAFKA, {"topic": "others"}, False),
+    ("a INT", KAFKA, {"scan.bounded.mode": "latest-offset"}, False),
+    ("a INT", KAFKA, {"json.ignore-parse-errors": "true"}, False),
+    ("a INT", DATAGEN, {"rows-per-second": "20"}, True),
+    ("a INT", DATAGEN, {"seed": "20"}, False),
+    # Times of rows come of the rate.
+    ("a INT, ts TIMESTAMP(3)", DATAGEN, {"rows-per-second": "20"}, False),
+    ("a INT", CASSANDRA, {"hosts": "two;three", "username": "me", "password": "secret"}, True),
+    ("a INT", CASSANDRA, {"keyspace": "other"}, False),
+]
+
+
+@pytest.mark.parametrize(("columns", "options", "change", "is_same"), OTHER_OPTIONS)
+def test_which_options_make_another_table(columns, options, change, is_same):
+    plan = None
+    for given in (options, {**options, **change}):
+        with TableEnvironment.create(parallelism=1, actor_system="local") as t:
+            told = ", ".join(f"'{name}' = '{value}'" for name, value in given.items())
+            t.execute_sql(f"CREATE TABLE t ({columns}) WITH ({told})")
+            root = t._root(t.sql_query("SELECT a, COUNT(*) FROM t GROUP BY a"))
+            found = planned((root,), (SinkOfPlan(lambda _: "out", "out"),), (), plan)
+        plan = found.plan
+    verdicts = {one.verdict.value for one in found.operators if one.kind in ("source", "aggregate")}
+    assert (verdicts == {"reuse"}) is is_same
+
+
+@pytest.mark.parametrize("connector", _CONNECTORS, ids=lambda one: one.name)
+def test_options_of_manner_are_options_of_the_connector(connector):
+    """By its docstring, which names all of them."""
+    bases = " ".join(base.__doc__ or "" for base in connector.__mro__)
+    named = re.findall(r"``([a-z0-9A-Z.*-]+)``", bases)
+    for one in connector.manner:
+        begin = one.removesuffix("*")
+        assert any(name == one or (one.endswith("*") and name.startswith(begin)) for name in named), one
