@@ -11,6 +11,7 @@ from headrace.engine.protocol.details import (
     CheckpointView,
     EdgeView,
     JobDetails,
+    SubtaskTotals,
     SubtaskView,
     TaskAcknowledgement,
     VertexDetails,
@@ -104,7 +105,7 @@ class LargeCluster:
             VertexId(f"v{i}"), name, self._parallelism, {"RUNNING": self._parallelism}, 10_000, 9_000, 1_000.0 + i,
             900.0 + i, busy, max(1 - busy - held, 0), held, BEGAN_MS + 1000 * i, {}, operators,
         )  # fmt: skip
-        return view, VertexDetails(VertexId(f"v{i}"), 128, "default", subtasks)
+        return view, VertexDetails(VertexId(f"v{i}"), 128, "default", SubtaskTotals.of(subtasks), subtasks)
 
     def _subtask(self, i: int, subtask: int) -> SubtaskView:
         numbers = {"records_in": 2_000, "records_out": 1_800, "busy_ms": 900, "backpressured_ms": 100}

@@ -153,7 +153,7 @@ class Reporter:
             if view.job_id in self._over:
                 continue
             with contextlib.suppress(HeadraceError):  # between two JobManagers; it is asked again
-                details = self._questions.details(view.job_id)
+                details = self._questions.all_of(view.job_id)
                 found += [
                     one for one in traces_of(details, self._settings.span_detail) if one.trace_id not in self._sent
                 ]

@@ -190,7 +190,7 @@ class JobClient:
         """
         from .checkpoint_frame import checkpoint_frame
 
-        details: JobDetails = self._cluster.ask_job(self._job_id, FetchJobDetails(), _ASK_TIMEOUT_MS)
+        details: JobDetails = self._cluster.ask_job(self._job_id, FetchJobDetails(vertices=()), _ASK_TIMEOUT_MS)
         return checkpoint_frame(details.checkpoints.history)
 
     def explain_event_time(self) -> str:

@@ -39,7 +39,7 @@ def on_asked(job: Job, event: Asked, now_ms: int) -> list[Command]:
     if isinstance(request, FetchReports):
         return _fetch_reports(job, ask_id, request, now_ms)
     if isinstance(request, FetchJobDetails):
-        return [Reply(ask_id, job.details())]
+        return [Reply(ask_id, job.details(request))]
     if isinstance(request, FetchJobSummary):
         return [Reply(ask_id, job.summary())]
     if isinstance(request, FetchPendingCheckpoints):  # it is on this host, and answers itself

@@ -7,6 +7,7 @@ Source: Flink's ``ArchivedExecutionGraph`` and ``CheckpointStatsSnapshot``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from headrace.state.identifiers import JobId, OperatorId, VertexId
 
 from ..kernel.config import JobSettings
 from ..kernel.metrics import MetricValue
+from .states import TaskState
 from .views import JobView
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "JobDetails",
     "JobSummary",
     "RestoredCheckpoint",
+    "SubtaskTotals",
     "SubtaskView",
     "TaskAcknowledgement",
     "VertexDetails",
@@ -197,6 +200,81 @@ class SubtaskView(NamedTuple):
         """Share of time that is neither; 0 before the first report."""
         return max(1.0 - self.busy - self.backpressured, 0.0) if self.numbers else 0.0
 
+    @property
+    def started_ms(self) -> int:
+        """When its attempt was deployed, epoch milliseconds; -1 before that."""
+        return self.entered_ms.get("DEPLOYING", -1)
+
+    @property
+    def ended_ms(self) -> int:
+        """When its attempt ended; -1 while it has not."""
+        return self.entered_ms.get(self.state, -1) if self.state in _TERMINAL else -1
+
+
+_TERMINAL = frozenset(state.value for state in TaskState if state.is_terminal)
+
+
+class SubtaskTotals(NamedTuple):
+    """What some subtasks come to: for those who look at the whole of a job, and not at each of them.
+
+    Attributes:
+        is_complete: Whether all of them have reported, and there are any.
+        records_in: Of their current attempts together; so of the next four.
+        records_out: What they have given on.
+        busy_ms: Time in which they worked.
+        backpressured_ms: Time in which they waited for credit.
+        elapsed_ms: Time since they began.
+        started_ms: When the first of them was deployed, epoch milliseconds; -1 before that.
+        ended_ms: When the last of them ended; -1 while one has not.
+        max_busy: Share of time of the busiest one, 0 to 1.
+        max_backpressured: Share of time of the one that is held up most, 0 to 1.
+        rates: Records per second that each of them reads, by index.
+    """
+
+    is_complete: bool
+    records_in: int
+    records_out: int
+    busy_ms: int
+    backpressured_ms: int
+    elapsed_ms: int
+    started_ms: int
+    ended_ms: int
+    max_busy: float
+    max_backpressured: float
+    rates: tuple[float, ...]
+
+    @classmethod
+    def of(cls, subtasks: Sequence[SubtaskView]) -> SubtaskTotals:
+        """Add up some subtasks."""
+        records_in = records_out = busy_ms = backpressured_ms = elapsed_ms = 0.0
+        num_reported, started_ms, ended_ms = 0, -1, -1
+        for one in subtasks:
+            numbers = one.numbers
+            if numbers:
+                num_reported += 1
+                records_in += numbers.get("records_in", 0)
+                records_out += numbers.get("records_out", 0)
+                busy_ms += numbers.get("busy_ms", 0)
+                backpressured_ms += numbers.get("backpressured_ms", 0)
+                elapsed_ms += numbers.get("elapsed_ms", 0)
+            began_ms = one.started_ms
+            if began_ms >= 0 and (began_ms < started_ms or started_ms < 0):
+                started_ms = began_ms
+            ended_ms = max(ended_ms, one.ended_ms)
+        return cls(
+            0 < num_reported == len(subtasks),
+            int(records_in),
+            int(records_out),
+            int(busy_ms),
+            int(backpressured_ms),
+            int(elapsed_ms),
+            started_ms,
+            ended_ms if all(one.ended_ms >= 0 for one in subtasks) else -1,
+            max([one.busy for one in subtasks], default=0.0),
+            max([one.backpressured for one in subtasks], default=0.0),
+            tuple([one.records_in_per_s for one in subtasks]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class VertexDetails:
@@ -206,12 +284,14 @@ class VertexDetails:
         vertex_id: Its id.
         max_parallelism: How many key groups it has.
         slot_sharing_group: The group of its slots.
-        subtasks: All of them, by index.
+        totals: What its subtasks come to.
+        subtasks: All of them, by index; none if they were not asked for.
     """
 
     vertex_id: VertexId
     max_parallelism: int
     slot_sharing_group: str
+    totals: SubtaskTotals
     subtasks: tuple[SubtaskView, ...]
 
 
@@ -275,14 +355,14 @@ class InitializationView(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobDetails:
-    """A job down to its subtasks.
+    """A job down to its subtasks, or as much of it as `headrace.engine.protocol.messages.FetchJobDetails` asks for.
 
     Attributes:
         view: The job.
         settings: What it was submitted with; None if that is not known.
         vertices: In the order of the view's.
         edges: The exchanges.
-        checkpoints: Its checkpoints.
+        checkpoints: Its checkpoints; as of a job without any if they were not asked for.
         initializations: Its newest starts and restarts under the present leader, oldest first.
         plan: Of a data set its optimised plan, for people; empty of others.
     """

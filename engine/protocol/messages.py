@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId
+from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, VertexId
 
 from ..kernel.config import JobSettings
 from ..kernel.machine import Address
@@ -123,9 +123,25 @@ class WaitForJob:
     timeout_ms: int
 
 
+SHOWN_OF_ALL = ("num_late_records_dropped",)
+"""Metrics of operators that pages show of a job as a whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class FetchJobDetails:
-    """Answer: `JobDetails`, at once. No sign of life of the job's client: anybody may look."""
+    """Answer: `JobDetails`, at once. No sign of life of the job's client: anybody may look.
+
+    A job of any size is asked for no more than somebody looks at. Of vertices that are not asked for there are totals,
+    no subtasks; of their operators those metrics that are `SHOWN_OF_ALL`, and event time only where it is made. A job
+    that has ended may tell all of it.
+
+    Attributes:
+        vertices: Of which vertices all is told; None for all of them.
+        with_checkpoints: Whether checkpoints are, which have the acknowledgements of all tasks.
+    """
+
+    vertices: tuple[VertexId, ...] | None = None
+    with_checkpoints: bool = True
 
 
 @dataclass(frozen=True, slots=True)

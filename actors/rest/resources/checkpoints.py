@@ -30,7 +30,7 @@ def statistics(request: RestRequest) -> Any:
     """Counts, a summary, the latest and the newest checkpoints of a job."""
     job_id = request.path["jobid"]
     pending = request.cluster.pending_checkpoints(job_id)
-    known = request.cluster.details(job_id).checkpoints
+    known = request.cluster.details(job_id, checkpoints=True).checkpoints
     history = _history(pending, known.history)
     num_pending = sum(view.status == "IN_PROGRESS" for view in history)
     return {
@@ -120,7 +120,7 @@ def _find(request: RestRequest) -> tuple[JobDetails, CheckpointView]:
     job_id, text = request.path["jobid"], request.path["checkpointid"]
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise RestError(400, f"a checkpoint is a whole number; got {text[:100]!r}")
-    details = request.cluster.details(job_id)
+    details = request.cluster.details(job_id, checkpoints=True)
     known = details.checkpoints
     latest = (known.latest_completed, known.latest_savepoint, known.latest_failed)
     kept = (*known.history, *(view for view in latest if view is not None))

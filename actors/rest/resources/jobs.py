@@ -10,13 +10,13 @@ from typing import Any
 
 from headrace.engine.errors import HeadraceError
 from headrace.engine.kernel.config import JobSettings
-from headrace.engine.protocol.details import EdgeView, JobDetails, JobSummary, VertexDetails
+from headrace.engine.protocol.details import EdgeView, JobDetails, JobSummary, SubtaskTotals, VertexDetails
 from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, VertexView
 
 from .routes import RestError, RestRequest
 from .stages import kind_of, nodes_of_stages, vertex_of_stage
-from .tasks import FLINK_STATES, io_metrics, skew_of, span_of, state_counts, state_of_all
+from .tasks import FLINK_STATES, io_metrics, skew_of, state_counts, state_of_all, times_of_all
 
 __all__ = [
     "accumulators",
@@ -113,36 +113,30 @@ def _vertex(vertex: VertexView, more: VertexDetails | None, now: int) -> dict[st
     }
     if more is None:
         return described
-    spans = [span_of(subtask) for subtask in more.subtasks]
-    has_ended = bool(spans) and all(end_ms >= 0 for _, end_ms in spans)
-    start_ms = min((start_ms for start_ms, _ in spans if start_ms >= 0), default=-1)
-    end_ms = max(end_ms for _, end_ms in spans) if has_ended else -1
     return {
         **described,
         "maxParallelism": more.max_parallelism,
         "slotSharingGroup": more.slot_sharing_group,
-        "start-time": start_ms,
-        "end-time": end_ms,
-        "duration": -1 if start_ms < 0 else max((end_ms if has_ended else now) - start_ms, 0),
-        "metrics": io_metrics(more.subtasks),
+        **times_of_all(more.totals, now),
+        "metrics": io_metrics(more.totals),
         "busy": vertex.busy,
         "idle": vertex.idle,
         "backpressured": vertex.backpressured,
         "read-records-per-second": vertex.records_in_per_s,
         "write-records-per-second": vertex.records_out_per_s,
         "low-watermark": vertex.watermark_ms,
-        "spread": _spread(more),
+        "spread": _spread(more.totals),
         "late-records-dropped": int(vertex.metrics.get("num_late_records_dropped", 0)),
     }
 
 
-def _spread(more: VertexDetails) -> dict[str, Any]:
+def _spread(totals: SubtaskTotals) -> dict[str, Any]:
     """How unevenly the subtasks of a vertex are used, and by which of them most is read."""
-    rates = [one.records_in_per_s for one in more.subtasks]
+    rates = totals.rates
     largest = rates.index(max(rates)) if rates else -1
     return {
-        "max-busy": max([one.busy for one in more.subtasks], default=0.0),
-        "max-backpressured": max([one.backpressured for one in more.subtasks], default=0.0),
+        "max-busy": totals.max_busy,
+        "max-backpressured": totals.max_backpressured,
         "skew": skew_of(rates) if rates else 0.0,
         "largest-subtask": largest,
         "largest-share": rates[largest] / sum(rates) if any(rates) else 0.0,

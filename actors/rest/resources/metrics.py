@@ -23,7 +23,7 @@ from .jobs import now_ms, vertex_pairs
 from .questions import ClusterQuestions
 from .routes import Answer, RestRequest
 from .tasks import metric_name, operator_names, skew_of, task_metrics
-from .vertices import find_subtask, find_vertex
+from .vertices import find_subtask, vertex_of
 
 __all__ = [
     "AGGREGATIONS",
@@ -82,7 +82,7 @@ def _aggregated(request: RestRequest, parts: Sequence[Mapping[str, float]]) -> A
 
 def vertex_metrics(request: RestRequest) -> Any:
     """Metrics of a vertex, each with the number of its subtask before it."""
-    view, more = find_vertex(request.cluster.details(request.path["jobid"]), request.path["vertexid"])
+    view, more = vertex_of(request)
     return _shown(
         request,
         {
@@ -95,13 +95,13 @@ def vertex_metrics(request: RestRequest) -> Any:
 
 def subtask_metrics(request: RestRequest) -> Any:
     """Metrics of one subtask."""
-    view, more = find_vertex(request.cluster.details(request.path["jobid"]), request.path["vertexid"])
+    view, more = vertex_of(request)
     return _shown(request, task_metrics(find_subtask(more, request.path["subtaskindex"]), view.operators))
 
 
 def subtasks_metrics(request: RestRequest) -> Any:
     """Metrics over the subtasks of a vertex."""
-    view, more = find_vertex(request.cluster.details(request.path["jobid"]), request.path["vertexid"])
+    view, more = vertex_of(request)
     wanted = request.query.get("subtasks")
     chosen = more.subtasks if wanted is None else [find_subtask(more, text) for text in wanted]
     return _aggregated(request, [task_metrics(subtask, view.operators) for subtask in chosen])
@@ -144,13 +144,13 @@ def _since(view: JobView, state: JobStatus) -> int:
 
 def job_metrics(request: RestRequest) -> Any:
     """Metrics of a job as such."""
-    return _shown(request, metrics_of_job(request.cluster.details(request.path["jobid"])))
+    return _shown(request, metrics_of_job(request.cluster.details(request.path["jobid"], checkpoints=True)))
 
 
 def jobs_metrics(request: RestRequest) -> Any:
     """Metrics over all jobs, or some."""
     wanted, ask = request.query.get("jobs"), request.cluster
-    found = ask.all_details() if wanted is None else [ask.details(job_id) for job_id in wanted]
+    found = ask.all_details() if wanted is None else [ask.details(job_id, checkpoints=True) for job_id in wanted]
     return _aggregated(request, [metrics_of_job(details) for details in found])
 
 

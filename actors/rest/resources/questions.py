@@ -28,7 +28,7 @@ from headrace.engine.protocol.messages import (
 )
 from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, TaskManagerView
-from headrace.state.identifiers import JobId
+from headrace.state.identifiers import JobId, VertexId
 
 from .stages import summary_of
 
@@ -37,8 +37,8 @@ __all__ = ["AsksCluster", "ClusterQuestions"]
 NUM_THREADS = 4
 """Jobs that are asked at the same time where all of them are."""
 
-MOST_ANSWERS = 1_000
-"""Answers that are kept at a time."""
+DROP_EVERY_S = 1.0
+"""How often answers that are not good any more are looked for."""
 
 
 class AsksCluster(Protocol):
@@ -83,6 +83,8 @@ class ClusterQuestions:
         # Answers, and questions on their way, by what was asked; with the time until which they are good.
         self._answers: dict[Any, tuple[float, Future[Any]]] = {}
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="headrace-rest-jobs")
+        # When answers that are not good any more were dropped last.
+        self._dropped_s = 0.0
         # How many questions were put; what tests look at.
         self.num_asked = 0
 
@@ -103,15 +105,23 @@ class ClusterQuestions:
         )
         return found
 
-    def details(self, job_id: str) -> JobDetails:
-        """One job in full; of a job that has none, as its JobManager was lost, what the Dispatcher knows.
+    def details(self, job_id: str, *vertices: str, checkpoints: bool = False) -> JobDetails:
+        """One job; of a job that has none, as its JobManager was lost, what the Dispatcher knows.
+
+        Args:
+            job_id: The job.
+            vertices: Of which vertices all is wanted; of others there are totals, see `FetchJobDetails`.
+            checkpoints: Whether checkpoints are.
 
         Raises:
             JobNotFoundError: If there is no such job.
             ClusterUnavailableError: If there is no answer.
         """
-        details: JobDetails = self._once(("details", job_id), lambda: self._details(JobId(job_id)))
-        return details
+        return self._fetched(job_id, FetchJobDetails(tuple(map(VertexId, vertices)), checkpoints))
+
+    def all_of(self, job_id: str) -> JobDetails:
+        """One job in full, with each subtask; raises as `details`."""
+        return self._fetched(job_id, FetchJobDetails())
 
     def all_details(self) -> list[JobDetails]:
         """All jobs in full, newest first; of one that does not answer, what the Dispatcher knows."""
@@ -136,8 +146,8 @@ class ClusterQuestions:
             return self.cluster.ask_job(JobId(job_id), request, timeout_ms or self.timeout_ms)
         finally:
             with self._lock:
-                for key in ("jobs", *((kind, job_id) for kind in ("details", "summary", "pending"))):
-                    self._answers.pop(key, None)
+                for key in [key for key in self._answers if key == "jobs" or job_id in key]:
+                    del self._answers[key]
 
     def forget(self) -> None:
         """Have everything asked anew."""
@@ -148,7 +158,7 @@ class ClusterQuestions:
     def _details_of(self, view: JobView) -> JobDetails:
         if not JobStatus(view.state).is_terminal:
             try:
-                return self.details(view.job_id)
+                return self.all_of(view.job_id)
             except (ClusterUnavailableError, JobError):
                 pass  # it is between two JobManagers, or has just ended
         return JobDetails(view)
@@ -166,9 +176,13 @@ class ClusterQuestions:
     def _summary(self, job_id: JobId) -> Any:
         return self.cluster.ask_job(job_id, FetchJobSummary(), self.timeout_ms)
 
-    def _details(self, job_id: JobId) -> JobDetails:
+    def _fetched(self, job_id: str, request: FetchJobDetails) -> JobDetails:
+        details: JobDetails = self._once((request, job_id), lambda: self._details(JobId(job_id), request))
+        return details
+
+    def _details(self, job_id: JobId, request: FetchJobDetails) -> JobDetails:
         try:
-            details: JobDetails = self.cluster.ask_job(job_id, FetchJobDetails(), self.timeout_ms)
+            details: JobDetails = self.cluster.ask_job(job_id, request, self.timeout_ms)
         except ClusterUnavailableError:
             # It is between two JobManagers; the Dispatcher knows that.
             found: JobManagerFound = self.cluster.ask_dispatcher(FindJobManager(job_id), self.timeout_ms)
@@ -213,7 +227,9 @@ class ClusterQuestions:
         return value
 
     def _forget_old(self) -> None:
-        if len(self._answers) > MOST_ANSWERS:
-            now = time.monotonic()
+        """Drop what nobody is given any more: who clicks through a large job leaves an answer for each vertex."""
+        now = time.monotonic()
+        if now - self._dropped_s >= DROP_EVERY_S:
+            self._dropped_s = now
             for key in [key for key, (until, answer) in self._answers.items() if answer.done() and until <= now]:
                 del self._answers[key]

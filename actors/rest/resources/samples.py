@@ -68,8 +68,9 @@ class LooksAtRecords:
         """
         if not self._is_enabled:
             raise RestError(403, f"{what} are not shown by this cluster: rest.record-samples.enabled is false")
-        details: JobDetails = request.cluster.details(request.path["jobid"])
-        view, more = find_vertex(details, request.path["vertexid"])
+        vertex_id = request.path["vertexid"]
+        details: JobDetails = request.cluster.details(request.path["jobid"], vertex_id)
+        view, more = find_vertex(details, vertex_id)
         edge_id: int = request.query["edge"]
         if not any(edge.edge_id == edge_id and edge.target == view.vertex_id for edge in details.edges):
             known = sorted(edge.edge_id for edge in details.edges if edge.target == view.vertex_id)

@@ -158,8 +158,9 @@ def _ask(cluster: AsksCluster, address: Address, question: SampleTasks, timeout_
 
 def _vertex(request: RestRequest) -> tuple[bool, VertexView, VertexDetails]:
     """Whether the job has ended, and one of its vertices."""
-    details = request.cluster.details(request.path["jobid"])
-    view, more = find_vertex(details, request.path["vertexid"])
+    vertex_id = request.path["vertexid"]
+    details = request.cluster.details(request.path["jobid"], vertex_id)
+    view, more = find_vertex(details, vertex_id)
     return JobStatus(details.view.state).is_terminal, view, more
 
 

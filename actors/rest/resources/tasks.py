@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.engine.kernel.metrics import as_numbers
-from headrace.engine.protocol.details import SubtaskView
+from headrace.engine.protocol.details import SubtaskTotals, SubtaskView
 from headrace.engine.protocol.states import TaskState
 from headrace.engine.protocol.views import OperatorView
 
@@ -24,11 +24,11 @@ __all__ = [
     "io_metrics",
     "level_of",
     "skew_of",
-    "span_of",
     "state_counts",
     "state_of_all",
     "task_metrics",
     "times_of",
+    "times_of_all",
 ]
 
 FLINK_STATES = (
@@ -46,7 +46,6 @@ FLINK_STATES = (
 """The states that Flink counts tasks by."""
 
 _OTHERS = {TaskState.READY.value: "INITIALIZING", TaskState.ENDED.value: "RUNNING"}
-_TERMINAL = ("FINISHED", "CANCELED", "FAILED")
 
 OK_UP_TO, LOW_UP_TO = 0.1, 0.5
 """Shares of time under backpressure, as Flink judges them."""
@@ -87,7 +86,7 @@ def state_counts(states: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
 
 def _by_flink_state(states: Iterable[str] | Mapping[str, int]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for state, number in Counter(states).items():
+    for state, number in (states if isinstance(states, Mapping) else Counter(states)).items():
         counts[flink_state(state)] += number
     return counts
 
@@ -103,11 +102,14 @@ def state_of_all(states: Iterable[str] | Mapping[str, int]) -> str:
     return "CREATED"
 
 
-def span_of(subtask: SubtaskView) -> tuple[int, int]:
-    """Return when an attempt was deployed and when it ended, epoch milliseconds; -1 for what has not been."""
-    entered_ms = subtask.entered_ms
-    ended_ms = [entered_ms[state] for state in _TERMINAL if state in entered_ms]
-    return entered_ms.get("DEPLOYING", -1), max(ended_ms, default=-1)
+def times_of_all(totals: SubtaskTotals, now_ms: int) -> dict[str, int]:
+    """Return when the first of some subtasks was deployed and the last has ended, and how long that took so far."""
+    start_ms, end_ms = totals.started_ms, totals.ended_ms
+    return {
+        "start-time": start_ms,
+        "end-time": end_ms,
+        "duration": -1 if start_ms < 0 else max((now_ms if end_ms < 0 else end_ms) - start_ms, 0),
+    }
 
 
 def times_of(subtask: SubtaskView, now_ms: int) -> dict[str, Any]:
@@ -115,7 +117,7 @@ def times_of(subtask: SubtaskView, now_ms: int) -> dict[str, Any]:
 
     ``status-duration`` says for how long it was in each state so far.
     """
-    start_ms, end_ms = span_of(subtask)
+    start_ms, end_ms = subtask.started_ms, subtask.ended_ms
     last_ms = now_ms if end_ms < 0 else end_ms
     until = [*list(subtask.entered_ms.values())[1:], last_ms]
     durations = dict.fromkeys(FLINK_STATES, -1)
@@ -130,26 +132,20 @@ def times_of(subtask: SubtaskView, now_ms: int) -> dict[str, Any]:
     }
 
 
-def io_metrics(subtasks: Iterable[SubtaskView]) -> dict[str, Any]:
+def io_metrics(totals: SubtaskTotals) -> dict[str, Any]:
     """Return what tasks have read and written in records, and how their time went in milliseconds, added up.
 
     Each ``-complete`` says whether all of them have reported.
     """
-    reports = [task.numbers for task in subtasks]
-    is_complete = bool(reports) and all(reports)
-
-    def total(name: str) -> int:
-        return int(sum([numbers.get(name, 0) for numbers in reports]))
-
-    busy, backpressured = total("busy_ms"), total("backpressured_ms")
+    busy, backpressured = totals.busy_ms, totals.backpressured_ms
     return {
-        "read-records": total("records_in"),
-        "read-records-complete": is_complete,
-        "write-records": total("records_out"),
-        "write-records-complete": is_complete,
+        "read-records": totals.records_in,
+        "read-records-complete": totals.is_complete,
+        "write-records": totals.records_out,
+        "write-records-complete": totals.is_complete,
         "accumulated-busy-time": busy,
         "accumulated-backpressured-time": backpressured,
-        "accumulated-idle-time": max(total("elapsed_ms") - busy - backpressured, 0),
+        "accumulated-idle-time": max(totals.elapsed_ms - busy - backpressured, 0),
     }
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.engine.protocol.details import JobDetails, SubtaskView, VertexDetails
+from headrace.engine.protocol.details import JobDetails, SubtaskTotals, SubtaskView, VertexDetails
 from headrace.engine.protocol.views import OperatorView, VertexView
 
 from .jobs import now_ms, vertex_pairs
 from .routes import RestError, RestRequest
-from .tasks import flink_state, io_metrics, state_counts, state_of_all, times_of
+from .tasks import flink_state, io_metrics, state_counts, state_of_all, times_of, times_of_all
 
 __all__ = [
     "find_subtask",
@@ -22,6 +22,7 @@ __all__ = [
     "subtask_times",
     "task_managers",
     "vertex",
+    "vertex_of",
     "watermarks",
     "watermarks_of_job",
 ]
@@ -55,13 +56,15 @@ def find_subtask(more: VertexDetails, text: str) -> SubtaskView:
     return more.subtasks[int(text)]
 
 
-def _found(request: RestRequest) -> tuple[VertexView, VertexDetails]:
-    return find_vertex(request.cluster.details(request.path["jobid"]), request.path["vertexid"])
+def vertex_of(request: RestRequest) -> tuple[VertexView, VertexDetails]:
+    """Return the vertex that a path names, with its subtasks; raises as `find_vertex`."""
+    vertex_id = request.path["vertexid"]
+    return find_vertex(request.cluster.details(request.path["jobid"], vertex_id), vertex_id)
 
 
 def vertex(request: RestRequest) -> Any:
     """A vertex with its subtasks."""
-    view, more = _found(request)
+    view, more = vertex_of(request)
     now = now_ms()
     return {
         "id": view.vertex_id,
@@ -69,7 +72,7 @@ def vertex(request: RestRequest) -> Any:
         "parallelism": view.parallelism,
         "maxParallelism": more.max_parallelism,
         "now": now,
-        "aggregated": {"metrics": io_metrics(more.subtasks), "status-counts": _counts(more)},
+        "aggregated": {"metrics": io_metrics(more.totals), "status-counts": _counts(more)},
         "operators": [
             {"uid": operator.uid, "name": operator.name, "metrics": operator.metrics} for operator in view.operators
         ],
@@ -90,19 +93,19 @@ def _subtask(one: SubtaskView, now: int) -> dict[str, Any]:
         "node": one.node,
         "taskmanager-id": one.task_manager,
         **times_of(one, now),
-        "metrics": io_metrics([one]),
+        "metrics": io_metrics(SubtaskTotals.of([one])),
     }
 
 
 def subtask(request: RestRequest) -> Any:
     """The current attempt of one subtask."""
-    _view, more = _found(request)
+    _view, more = vertex_of(request)
     return _subtask(find_subtask(more, request.path["subtaskindex"]), now_ms())
 
 
 def subtask_times(request: RestRequest) -> Any:
     """When each subtask came into its states."""
-    view, more = _found(request)
+    view, more = vertex_of(request)
     now = now_ms()
     return {
         "id": view.vertex_id,
@@ -130,7 +133,7 @@ def _entered(one: SubtaskView) -> dict[str, int]:
 
 def task_managers(request: RestRequest) -> Any:
     """A vertex by the TaskManagers that its subtasks are on."""
-    view, more = _found(request)
+    view, more = vertex_of(request)
     now = now_ms()
     groups: dict[str, list[SubtaskView]] = {}
     for one in more.subtasks:
@@ -144,25 +147,20 @@ def task_managers(request: RestRequest) -> Any:
 
 
 def _on_task_manager(name: str, ones: list[SubtaskView], now: int) -> dict[str, Any]:
-    times = [times_of(one, now) for one in ones]
-    starts = [time["start-time"] for time in times if time["start-time"] >= 0]
-    start_ms = min(starts, default=-1)
-    end_ms = max(time["end-time"] for time in times) if all(time["end-time"] >= 0 for time in times) else -1
+    totals = SubtaskTotals.of(ones)
     return {
         "taskmanager-id": name,
         "endpoint": name,
         "status": state_of_all(one.state for one in ones),
-        "start-time": start_ms,
-        "end-time": end_ms,
-        "duration": -1 if start_ms < 0 else max((now if end_ms < 0 else end_ms) - start_ms, 0),
-        "metrics": io_metrics(ones),
+        **times_of_all(totals, now),
+        "metrics": io_metrics(totals),
         "status-counts": state_counts(one.state for one in ones),
     }
 
 
 def watermarks(request: RestRequest) -> Any:
     """The watermark that each subtask has given on last; those that have given none are left out."""
-    _view, more = _found(request)
+    _view, more = vertex_of(request)
     return [
         {"id": f"{one.subtask}.currentOutputWatermark", "value": str(int(one.numbers["watermark_ms"]))}
         for one in more.subtasks
@@ -172,8 +170,8 @@ def watermarks(request: RestRequest) -> Any:
 
 def watermarks_of_job(request: RestRequest) -> Any:
     """Where event time is in all operators, and what holds it back; not of Flink."""
-    details = request.cluster.details(request.path["jobid"])
-    makers_only = request.query.get("makers", False)
+    job_id, makers_only = request.path["jobid"], request.query.get("makers", False)
+    details = request.cluster.details(job_id) if makers_only else request.cluster.all_of(job_id)
     chosen = (
         (view, [one for one in view.operators if _makes(one) or not makers_only]) for view in details.view.vertices
     )

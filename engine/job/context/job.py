@@ -14,10 +14,10 @@ from ...errors import HeadraceError
 from ...execution.graph import InvalidTransition
 from ...graph.job_graph import JobGraph
 from ...kernel.machine import Address, Command, Send
-from ...protocol.details import JobDetails, JobSummary
-from ...protocol.messages import JobStatusChanged, RequestSlots, SubmitJob
+from ...protocol.details import CheckpointStatisticsView, JobDetails, JobSummary
+from ...protocol.messages import FetchJobDetails, JobStatusChanged, RequestSlots, SubmitJob
 from ...protocol.states import JobStatus
-from ...protocol.views import JobView
+from ...protocol.views import JobView, VertexView
 from .phase import PHASE_TRANSITIONS, Phase
 from .record import JobRecord
 from .running import JobExecution
@@ -165,20 +165,25 @@ class Job:
 
     def view(self) -> JobView:
         """The job for people and clients."""
-        if self.execution is None:
-            return self.record.view(None, [], [])
-        registry = self.execution.registry
-        return self.record.view(self.execution.graph, registry.all_slots(), registry.views())
+        return self._view_with(() if self.execution is None else self.record.metrics.view(self.execution.graph))
 
-    def details(self) -> JobDetails:
-        """The job down to its subtasks."""
-        view, checkpoints = self.view(), self.record.checkpoints.view()
-        starts = self.record.initializations.views()
+    def _view_with(self, vertices: tuple[VertexView, ...]) -> JobView:
         if self.execution is None:
-            return JobDetails(view, self.settings, checkpoints=checkpoints, initializations=starts)
+            return self.record.view(vertices, [], [])
+        registry = self.execution.registry
+        return self.record.view(vertices, registry.all_slots(), registry.views())
+
+    def details(self, asked: FetchJobDetails = FetchJobDetails()) -> JobDetails:
+        """The job down to its subtasks, or as much of it as is asked for."""
+        record = self.record
+        checkpoints = record.checkpoints.view() if asked.with_checkpoints else CheckpointStatisticsView()
+        starts = record.initializations.views()
+        if self.execution is None:
+            return JobDetails(self.view(), self.settings, checkpoints=checkpoints, initializations=starts)
         graph = self.execution.graph
-        vertices = self.record.metrics.details(graph)
-        return JobDetails(view, self.settings, vertices, self.record.metrics.edges(graph), checkpoints, starts)
+        pairs = record.metrics.details(graph, asked.vertices)
+        view, vertices = self._view_with(tuple([one for one, _ in pairs])), tuple([more for _, more in pairs])
+        return JobDetails(view, self.settings, vertices, record.metrics.edges(graph), checkpoints, starts)
 
     def summary(self) -> JobSummary:
         """What lists show of the job."""

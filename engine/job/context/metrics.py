@@ -9,7 +9,7 @@ Source: Flink's web dashboard and ``JobVertexBackPressureInfo``.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
 
@@ -20,7 +20,8 @@ from ...functions.accumulators import AccumulatorPart, merged_parts
 from ...functions.event_time_parts import OperatorEventTime
 from ...graph.job_graph import JobEdge
 from ...kernel.metrics import MetricValue, added, as_numbers
-from ...protocol.details import EdgeView, SubtaskView, VertexDetails
+from ...protocol.details import EdgeView, SubtaskTotals, SubtaskView, VertexDetails
+from ...protocol.messages import SHOWN_OF_ALL
 from ...protocol.states import TaskState
 from ...protocol.task_messages import MetricsReported, edge_number
 from ...protocol.views import OperatorView, VertexView
@@ -68,14 +69,26 @@ class JobMetrics:
 
     def __init__(self) -> None:
         self._tasks: dict[ExecutionAttemptId, _TaskNumbers] = {}
+        # The same by vertex and subtask, as people look at them.
+        self._by_vertex: dict[VertexId, dict[int, _TaskNumbers]] = {}
 
     def keep_only(self, attempts: Collection[ExecutionAttemptId]) -> None:
         """Forget all tasks but these, as a new deployment begins."""
-        self._tasks = {attempt: numbers for attempt, numbers in self._tasks.items() if attempt in attempts}
+        kept, self._tasks, self._by_vertex = self._tasks, {}, {}
+        for attempt, numbers in kept.items():
+            if attempt in attempts:
+                self._keep(attempt, numbers)
+
+    def _keep(self, attempt: ExecutionAttemptId, numbers: _TaskNumbers) -> None:
+        self._tasks[attempt] = numbers
+        self._by_vertex.setdefault(attempt.vertex, {})[attempt.subtask] = numbers
 
     def reported(self, message: MetricsReported) -> None:
         """Take a task's report; the caller has checked that its attempt is a current one."""
-        numbers = self._tasks.setdefault(message.attempt, _TaskNumbers())
+        numbers = self._tasks.get(message.attempt)
+        if numbers is None:
+            numbers = _TaskNumbers()
+            self._keep(message.attempt, numbers)
         if message.numbers.get("elapsed_ms", 0) <= numbers.latest.get("elapsed_ms", -1):
             return  # doubled
         numbers.take(message)
@@ -88,15 +101,9 @@ class JobMetrics:
 
     def view(self, graph: ExecutionGraph) -> tuple[VertexView, ...]:
         """Every vertex, sources first."""
-        tasks: dict[VertexId, dict[int, _TaskNumbers]] = {}
-        for attempt, numbers in self._tasks.items():
-            tasks.setdefault(attempt.vertex, {})[attempt.subtask] = numbers
-        inputs: dict[VertexId, dict[VertexId, None]] = {}
-        for edge in graph.job_graph.edges:
-            inputs.setdefault(edge.target, {})[edge.source] = None
+        inputs = _inputs_of(graph)
         return tuple(
-            replace(_view_of(vertex, graph, tasks.get(vertex, {})), inputs=tuple(inputs.get(vertex, ())))
-            for vertex in graph.vertices
+            [_view_of(one, graph, self._by_vertex.get(one, {}), inputs.get(one, ())) for one in graph.vertices]
         )
 
     def totals(self, graph: ExecutionGraph, now_ms: int) -> Observation | None:
@@ -110,49 +117,70 @@ class JobMetrics:
             found[vertex_id] = _totals_of(tasks)
         return Observation(now_ms, found)
 
-    def details(self, graph: ExecutionGraph) -> tuple[VertexDetails, ...]:
-        """Every subtask of every vertex, in the same order."""
-        vertices = graph.job_graph.vertices
-        return tuple(
-            VertexDetails(
+    def details(
+        self, graph: ExecutionGraph, in_full: Collection[VertexId] | None = None
+    ) -> list[tuple[VertexView, VertexDetails]]:
+        """Every vertex, sources first, and what its view leaves out; less of those not ``in_full``.
+
+        Args:
+            graph: Of what.
+            in_full: Of which vertices all is told; None for all of them. What is told of others says `FetchJobDetails`.
+        """
+        inputs, found = _inputs_of(graph), list[tuple[VertexView, VertexDetails]]()
+        for vertex_id, executions in graph.vertices.items():
+            vertex, tasks = graph.job_graph.vertices[vertex_id], self._by_vertex.get(vertex_id, {})
+            has_all = in_full is None or vertex_id in in_full
+            subtasks = tuple([_subtask_of(one, tasks.get(one.subtask, _NOTHING)) for one in executions])
+            more = VertexDetails(
                 vertex_id,
-                vertices[vertex_id].max_parallelism,
-                vertices[vertex_id].slot_sharing_group,
-                tuple(map(self._subtask, subtasks)),
+                vertex.max_parallelism,
+                vertex.slot_sharing_group,
+                SubtaskTotals.of(subtasks),
+                subtasks if has_all else (),
             )
-            for vertex_id, subtasks in graph.vertices.items()
-        )
+            found.append((_view_of(vertex_id, graph, tasks, inputs.get(vertex_id, ()), in_full=has_all), more))
+        return found
 
     def edges(self, graph: ExecutionGraph) -> tuple[EdgeView, ...]:
         """The exchanges of a job, with what goes over them."""
-        tasks: dict[VertexId, list[_TaskNumbers]] = {}
-        for attempt, numbers in self._tasks.items():
-            tasks.setdefault(attempt.vertex, []).append(numbers)
+        tasks = {vertex: list(by_subtask.values()) for vertex, by_subtask in self._by_vertex.items()}
         return tuple(
-            _edge_of(edge, tasks.get(edge.source, []), tasks.get(edge.target, [])) for edge in graph.job_graph.edges
+            [_edge_of(edge, tasks.get(edge.source, []), tasks.get(edge.target, [])) for edge in graph.job_graph.edges]
         )
 
-    def _subtask(self, subtask: ExecutionVertex) -> SubtaskView:
-        execution = subtask.current
-        if execution is None:
-            return SubtaskView(subtask.subtask, TaskState.CREATED.value, -1, "", "", "", {}, {})
-        task = self._tasks.get(execution.attempt) or _TaskNumbers()
-        place = execution.place
-        return SubtaskView(
-            subtask=subtask.subtask,
-            state=execution.state._value_,
-            attempt=execution.attempt.attempt,
-            task_manager=place.task_manager,
-            host=place.info.address.host,
-            node=place.info.node,
-            entered_ms=execution.entered_ms.copy(),
-            numbers=task.latest,
-            records_in_per_s=task.records_in_per_s,
-            records_out_per_s=task.records_out_per_s,
-            busy=task.busy,
-            backpressured=task.backpressured,
-            operators=task.operators,
-        )
+
+_NOTHING = _TaskNumbers()
+"""Of a task that has not reported."""
+
+
+def _inputs_of(graph: ExecutionGraph) -> dict[VertexId, tuple[VertexId, ...]]:
+    """Whose output each vertex reads."""
+    inputs: dict[VertexId, dict[VertexId, None]] = {}
+    for edge in graph.job_graph.edges:
+        inputs.setdefault(edge.target, {})[edge.source] = None
+    return {vertex: tuple(sources) for vertex, sources in inputs.items()}
+
+
+def _subtask_of(subtask: ExecutionVertex, task: _TaskNumbers) -> SubtaskView:
+    execution = subtask.current
+    if execution is None:
+        return SubtaskView(subtask.subtask, TaskState.CREATED.value, -1, "", "", "", {}, {})
+    place = execution.place
+    return SubtaskView(
+        subtask.subtask,
+        execution.state._value_,
+        execution.attempt.attempt,
+        place.task_manager,
+        place.info.address.host,
+        place.info.node,
+        execution.entered_ms.copy(),
+        task.latest,
+        task.records_in_per_s,
+        task.records_out_per_s,
+        task.busy,
+        task.backpressured,
+        task.operators,
+    )
 
 
 def _edge_of(edge: JobEdge, writers: list[_TaskNumbers], readers: list[_TaskNumbers]) -> EdgeView:
@@ -166,21 +194,28 @@ def _edge_of(edge: JobEdge, writers: list[_TaskNumbers], readers: list[_TaskNumb
         edge.side_tag,
         edge.is_feedback,
         edge.edge_id,
-        int(sum(task.latest[records] for task in known)) if known else None,
-        sum(1_000 * task.per_ms(records) for task in known),
-        max((task.total(written) for task in writers), default=0.0),
-        max((task.total(read) for task in readers), default=0.0),
+        int(sum([task.latest[records] for task in known])) if known else None,
+        sum([1_000 * task.per_ms(records) for task in known]),
+        max([task.latest.get(written, 0.0) for task in writers], default=0.0),
+        max([task.latest.get(read, 0.0) for task in readers], default=0.0),
     )
 
 
-def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _TaskNumbers]) -> VertexView:
+def _view_of(
+    vertex_id: VertexId,
+    graph: ExecutionGraph,
+    by_subtask: dict[int, _TaskNumbers],
+    inputs: tuple[VertexId, ...],
+    *,
+    in_full: bool = True,
+) -> VertexView:
     vertex, tasks = graph.job_graph.vertices[vertex_id], list(by_subtask.values())
     reports = [task.latest for task in tasks]
     busy = _mean([task.busy for task in tasks])
     backpressured = _mean([task.backpressured for task in tasks])
     watermarks = [numbers["watermark_ms"] for numbers in reports if "watermark_ms" in numbers]
-    operators = _totals_by_operator(tasks)
-    in_order = sorted(by_subtask.items())
+    operators = _totals_by_operator(tasks, None if in_full else SHOWN_OF_ALL)
+    in_order = [task for _, task in sorted(by_subtask.items())]
     return VertexView(
         vertex_id=vertex_id,
         name=vertex.name,
@@ -201,10 +236,11 @@ def _view_of(vertex_id: VertexId, graph: ExecutionGraph, by_subtask: dict[int, _
                 OperatorId(node.uid),
                 node.name,
                 as_numbers(operators.get(OperatorId(node.uid), {})),
-                tuple([task.event_time[OperatorId(node.uid)] for _, task in in_order if node.uid in task.event_time]),
+                _event_time_of(OperatorId(node.uid), in_order, in_full=in_full),
             )
             for node in vertex.chain
         ),
+        inputs=inputs,
     )
 
 
@@ -220,12 +256,25 @@ def _totals_of(tasks: list[_TaskNumbers]) -> VertexTotals:
     )
 
 
-def _totals_by_operator(tasks: list[_TaskNumbers]) -> dict[OperatorId, dict[str, MetricValue]]:
-    """Add up the metrics of a vertex's operators over its subtasks."""
+def _event_time_of(uid: OperatorId, tasks: list[_TaskNumbers], *, in_full: bool) -> tuple[OperatorEventTime, ...]:
+    """Where event time is in an operator's subtasks; if not in full, only of one that makes watermarks."""
+    found = tuple([task.event_time[uid] for task in tasks if uid in task.event_time])
+    return found if in_full or any(one.parts for one in found) else ()
+
+
+def _totals_by_operator(
+    tasks: list[_TaskNumbers], names: Collection[str] | None
+) -> dict[OperatorId, dict[str, MetricValue]]:
+    """Add up the metrics of a vertex's operators over its subtasks; only those with these names, if any are said."""
     reports: dict[OperatorId, list[dict[str, MetricValue]]] = {}
     for task in tasks:
         for uid, numbers in task.operators.items():
-            reports.setdefault(uid, []).append(numbers)
+            if names is None:
+                reports.setdefault(uid, []).append(numbers)
+                continue
+            for name in names:
+                if name in numbers:
+                    reports.setdefault(uid, []).append({name: numbers[name]})
     return {
         uid: {name: value for name, value in added(own).items() if name not in GAUGES} for uid, own in reports.items()
     }

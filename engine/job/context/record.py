@@ -15,14 +15,14 @@ from headrace.state.identifiers import VertexId
 
 from ...checkpoint.io import is_newest_kept
 from ...checkpoint.statistics import CheckpointStatistics
-from ...execution.graph import ExecutionGraph, check_transition
+from ...execution.graph import check_transition
 from ...kernel.event_log import EventLog
 from ...kernel.restart_backoff import RestartBackoff
 from ...protocol.checkpoint_messages import CheckpointEnded
 from ...protocol.details import JobSummary
 from ...protocol.messages import SubmitJob
 from ...protocol.states import JobStatus
-from ...protocol.views import FailureView, JobView, RescaleView, SlotInfo, StopMode, TaskManagerView
+from ...protocol.views import FailureView, JobView, RescaleView, SlotInfo, StopMode, TaskManagerView, VertexView
 from .clients import JobClients
 from .initializations import Initializations
 from .metrics import JobMetrics
@@ -204,7 +204,7 @@ class JobRecord:
         self.clients.changed()
 
     def view(
-        self, graph: ExecutionGraph | None, slots: list[SlotInfo], task_managers: list[TaskManagerView]
+        self, vertices: tuple[VertexView, ...], slots: list[SlotInfo], task_managers: list[TaskManagerView]
     ) -> JobView:
         """The job for people and clients."""
         return JobView(
@@ -214,7 +214,7 @@ class JobRecord:
             version=self.clients.version,
             started_ms=self.started_ms or 0,
             ended_ms=self.ended_ms,
-            vertices=() if graph is None else self.metrics.view(graph),
+            vertices=vertices,
             num_restarts=self.num_restarts,
             checkpoints_completed=self._checkpoints_completed,
             checkpoints_failed=self._checkpoints_failed,

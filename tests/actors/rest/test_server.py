@@ -25,6 +25,7 @@ from headrace.actors.rest.server import RestServer
 from headrace.cli.main import main
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.kernel.rest_settings import RestSettings
+from headrace.engine.protocol.messages import FetchJobDetails
 
 PATIENCE_S = 20
 
@@ -607,11 +608,12 @@ class Listening:
     name = "listening"
 
     def __init__(self, cluster):
-        self.asked, self._cluster = [], cluster
+        self.asked, self.requests, self._cluster = [], [], cluster
         self.ask_dispatcher, self.page_of = cluster.ask_dispatcher, cluster.page_of
 
     def ask_job(self, job_id, request, timeout_ms):
         self.asked.append(type(request).__name__)
+        self.requests.append(request)
         return self._cluster.ask_job(job_id, request, timeout_ms)
 
 
@@ -635,6 +637,24 @@ def test_a_look_is_no_sign_of_life_of_a_client(served):
     assert set(asked) == {"FetchJobDetails", "FetchJobSummary", "FetchPendingCheckpoints"}
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", FetchJobDetails((), with_checkpoints=False)),
+        ("/watermarks?makers=true", FetchJobDetails((), with_checkpoints=False)),
+        ("/watermarks", FetchJobDetails()),
+        ("/checkpoints", FetchJobDetails((), with_checkpoints=True)),
+        ("/vertices/note", FetchJobDetails(("note",), with_checkpoints=False)),
+        ("/vertices/note/metrics", FetchJobDetails(("note",), with_checkpoints=False)),
+    ],
+)
+def test_a_job_is_asked_for_no_more_than_is_shown(served, path, expected):
+    with listening(served) as (server, _, token):
+        assert ask(server.start(), served.path + path, token).status == 200
+        asked = [one for one in server.questions.cluster.requests if isinstance(one, FetchJobDetails)]
+    assert asked == [expected]
+
+
 def test_lists_ask_jobs_for_what_they_show_and_no_more(served):
     """However large a job is; and that is what the job in full says, too."""
     with listening(served) as (server, asked, token):
@@ -645,7 +665,7 @@ def test_lists_ask_jobs_for_what_they_show_and_no_more(served):
         assert ask(url, "/overview", token).status == 200
         assert set(asked) == {"FetchJobSummary"}
         (summary,) = server.questions.summaries()
-        assert summary == summary_of(server.questions.details(served.job_id))
+        assert summary == summary_of(server.questions.all_of(served.job_id))
     whole = served.json(served.path)
     assert sum(slot["assignedTasks"] for slot in slots) == listed["tasks"]["total"] == 6
     assert listed["tasks"]["running"] == sum(vertex["tasks"]["RUNNING"] for vertex in whole["vertices"])

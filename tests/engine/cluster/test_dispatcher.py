@@ -33,7 +33,7 @@ from headrace.engine.kernel.machine import (
     StopHost,
 )
 from headrace.engine.protocol.control_messages import AllReleased, JobArchived, ReleaseAll
-from headrace.engine.protocol.details import JobDetails, SubtaskView, VertexDetails
+from headrace.engine.protocol.details import JobDetails, SubtaskTotals, SubtaskView, VertexDetails
 from headrace.engine.protocol.messages import (
     CancelJob,
     FindJobManager,
@@ -383,7 +383,7 @@ def test_only_the_newest_ended_jobs_are_remembered_in_full(monkeypatch):
         driver.submit(job_id)
         found = driver.ask(FindJobManager(job_id))
         view = replace(found.view, state="FINISHED")
-        details = JobDetails(view, vertices=(VertexDetails("v", 1, "default", subtasks),))
+        details = JobDetails(view, vertices=(VertexDetails("v", 1, "default", SubtaskTotals.of(subtasks), subtasks),))
         driver.give(JobStatusChanged(job_id, found.epoch, view, details))
     kept = [bool(driver.ask(FindJobManager(job_id)).details.vertices) for job_id in ("a", "b", "c")]
     assert kept == [False, True, True]

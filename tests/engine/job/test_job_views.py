@@ -1,5 +1,7 @@
 """What a JobManager tells clients, tasks and the Dispatcher: views, rows, metrics; in a scripted cluster."""
 
+from dataclasses import replace
+
 import cloudpickle
 from control_harness import (
     COORDINATOR,
@@ -15,6 +17,7 @@ from control_harness import (
     world,
 )
 
+from headrace.engine.functions.event_time_parts import OperatorEventTime, WatermarkPart
 from headrace.engine.kernel.config import RestartStrategy
 from headrace.engine.kernel.machine import Address
 from headrace.engine.protocol.checkpoint_messages import (
@@ -24,7 +27,9 @@ from headrace.engine.protocol.checkpoint_messages import (
     ReportsPending,
     ReportsWanted,
 )
+from headrace.engine.protocol.details import SubtaskTotals, SubtaskView
 from headrace.engine.protocol.messages import (
+    FetchJobDetails,
     FetchReports,
     JobStatusChanged,
     KillSlot,
@@ -125,6 +130,60 @@ def test_metrics_are_rates_between_two_reports():
     assert view.watermark_ms == 40
     assert view.metrics == {"num_late_records_dropped": 6}
     assert view.states == {"RUNNING": 2}
+
+
+def test_a_job_is_told_as_far_as_it_is_asked_for():
+    """Of other vertices totals are left; both answers say the same of what is in both."""
+    w = world(pipeline(2), num_slots=2, checkpoints=True).run()
+    w.fire(COORDINATOR, "interval")
+    for number, attempt in enumerate(w.current()):
+        counts = dict.fromkeys(("records_in", "records_out", "busy_ms", "backpressured_ms"), 10.0**number)
+        operators = {attempt.vertex: {"num_late_records_dropped": number, "num_records_in": 7}}
+        made = (WatermarkPart("0", 5, 5),) if attempt.vertex == "source" else ()
+        event_time = {attempt.vertex: OperatorEventTime(5, parts=made, subtask=attempt.subtask)}
+        w.to_jm(MetricsReported(attempt, {**counts, "elapsed_ms": 1_000}, operators, event_time=event_time))
+    whole, part = w.replies[w.ask(FetchJobDetails())], w.replies[w.ask(FetchJobDetails(("map",), False))]
+    assert (len(whole.checkpoints.history), len(part.checkpoints.history)) == (1, 0)
+    assert part.edges == whole.edges
+    for view, told, more, left in zip(
+        whole.view.vertices, part.view.vertices, whole.vertices, part.vertices, strict=True
+    ):
+        if view.vertex_id == "map":
+            assert (told, left) == (view, more)
+            continue
+        assert left == replace(more, subtasks=())
+        late = {"num_late_records_dropped": view.metrics["num_late_records_dropped"]}
+        assert set(view.metrics) == {"num_late_records_dropped", "num_records_in"}
+        assert told.metrics == late
+        for operator, of_part in zip(view.operators, told.operators, strict=True):
+            makes = view.vertex_id == "source"
+            assert len(operator.event_time) == 2
+            assert of_part == replace(operator, metrics=late, event_time=operator.event_time if makes else ())
+        assert replace(told, metrics={}, operators=()) == replace(view, metrics={}, operators=())
+    totals = {more.vertex_id: more.totals for more in part.vertices}
+    read = dict.fromkeys(totals, 0.0)
+    for number, attempt in enumerate(w.current()):
+        read[attempt.vertex] += 10.0**number
+    assert {vertex: one.records_in for vertex, one in totals.items()} == read
+    assert {vertex: one.busy_ms for vertex, one in totals.items()} == read
+    assert all(one.is_complete and one.elapsed_ms == 2_000 and one.ended_ms == -1 for one in totals.values())
+    for more in whole.vertices:
+        assert more.totals.started_ms == min(one.entered_ms["DEPLOYING"] for one in more.subtasks) >= 0
+        assert more.totals.rates == tuple(one.records_in_per_s for one in more.subtasks)
+        assert more.totals.max_busy == max(one.busy for one in more.subtasks)
+
+
+def test_totals_of_subtasks_are_complete_once_all_have_reported_and_over_once_all_have_ended():
+    def one(state, at_ms, numbers):
+        entered = {"DEPLOYING": at_ms, state: at_ms + 10} if state != "CREATED" else {}
+        return SubtaskView(0, state, 0, "", "", "", entered, numbers)
+
+    report = {"records_in": 3, "records_out": 2, "busy_ms": 1.6, "backpressured_ms": 0, "elapsed_ms": 9}
+    created, running, ended = one("CREATED", 0, {}), one("RUNNING", 5, report), one("FAILED", 2, report)
+    assert SubtaskTotals.of([]) == SubtaskTotals(False, 0, 0, 0, 0, 0, -1, -1, 0.0, 0.0, ())
+    assert SubtaskTotals.of([created, running])[:8] == (False, 3, 2, 1, 0, 9, 5, -1)
+    assert SubtaskTotals.of([running, ended])[:8] == (True, 6, 4, 3, 0, 18, 2, -1)
+    assert SubtaskTotals.of([ended, ended])[:8] == (True, 6, 4, 3, 0, 18, 2, 12)
 
 
 def test_dispatcher_hears_of_every_state():
