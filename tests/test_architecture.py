@@ -89,6 +89,7 @@ ROOMS = (
     "api/connectors/delta",
     "api/connectors/iceberg",
     "api/connectors/http",
+    "api/connectors/websocket",
     "api/connectors/mqtt",
     "api/connectors/pulsar",
     "api/connectors/rabbitmq",

@@ -81,6 +81,7 @@ MODULES = (
     ("files", "headrace.connectors.files", "Files"),
     ("kafka", "headrace.connectors.kafka", "Kafka"),
     ("http", "headrace.connectors.http", "HTTP"),
+    ("websocket", "headrace.connectors.websocket", "WebSocket"),
     ("mqtt", "headrace.connectors.mqtt", "MQTT"),
     ("kinesis", "headrace.connectors.kinesis", "Amazon Kinesis"),
     ("pulsar", "headrace.connectors.pulsar", "Pulsar"),

@@ -32,7 +32,9 @@ __all__ = [
     "HttpAwayError",
     "HttpClient",
     "HttpRefusedError",
+    "away",
     "basic_auth",
+    "error_of_status",
     "origin_of",
     "with_parameter",
 ]
@@ -176,7 +178,7 @@ class Answer:
             body = _read(self._response, self._max_bytes)
         except (http.client.HTTPException, OSError) as error:
             self._close()
-            raise _away(self.url, error) from error
+            raise away(self.url, error) from error
         if len(body) > self._max_bytes:
             message = f"the answer has more than {self._max_bytes} bytes, which max_bytes allows"
             raise HttpRefusedError(message, url=self.url)
@@ -196,7 +198,7 @@ class Answer:
             _pass_over(self._response, self._close)
         except (http.client.HTTPException, OSError) as error:
             self._close()
-            raise _away(self.url, error) from error
+            raise away(self.url, error) from error
 
     def piece(self) -> bytes:
         """The next bytes there are; none at the end.
@@ -207,14 +209,14 @@ class Answer:
         try:
             found = self._response.read1(1 << 16)
         except TimeoutError as error:
-            quiet = _away(self.url, "it has said nothing for too long")
+            quiet = away(self.url, "it has said nothing for too long")
             quiet.is_quiet = True
             raise quiet from error
         except (http.client.HTTPException, OSError, ValueError) as error:  # ValueError: it was closed meanwhile
-            raise _away(self.url, error) from error
+            raise away(self.url, error) from error
         if not found and self._response.length:
             message = "the answer is cut short"
-            raise _away(self.url, message)
+            raise away(self.url, message)
         return found
 
     @property
@@ -288,7 +290,7 @@ class HttpClient:
             raise HttpRefusedError(message, url=url) from error
         except (http.client.HTTPException, OSError) as error:
             self.close()
-            raise _away(url, error) from error
+            raise away(url, error) from error
 
     def _connect(self) -> http.client.HTTPConnection:
         _, host, port = origin_of(self._endpoint.url)
@@ -342,12 +344,7 @@ class HttpClient:
         with contextlib.suppress(http.client.HTTPException, OSError):
             told = response.read(SHOWN_CHARACTERS)
         self.close()
-        text = f"the server answers {status} {response.reason}: {told.decode(errors='replace').strip()}"
-        if status in WAITED_OUT or status >= 500:
-            error = HttpAwayError(text, url=url)
-            error.wait_s = _wait_s(response.headers.get("retry-after"))
-            raise error
-        raise HttpRefusedError(text, url=url, status=status)
+        raise error_of_status(url, status, response.reason, told, response.headers.get("retry-after"))
 
     def interrupt(self) -> None:
         """Have what is read in another thread end; what comes after fails."""
@@ -397,9 +394,30 @@ def _header_of(response: http.client.HTTPResponse, name: str) -> str | None:
         return found
 
 
-def _away(url: str, why: Any) -> HttpAwayError:
+def away(url: str, why: Any) -> HttpAwayError:
+    """The error that a server cannot be reached."""
     message = f"the server cannot be reached: {masked(str(why) or repr(why))}"
     return HttpAwayError(message, url=url)
+
+
+def error_of_status(
+    url: str, status: int, reason: str, told: bytes, retry_after: str | None
+) -> HttpAwayError | HttpRefusedError:
+    """What a status means that is not 200 to 299: whether the same may work later.
+
+    Args:
+        url: What was asked for.
+        status: Of the answer.
+        reason: Its words.
+        told: The beginning of its body.
+        retry_after: The header of that name.
+    """
+    text = f"the server answers {status} {reason}: {told.decode(errors='replace').strip()}"
+    if status in WAITED_OUT or status >= 500:
+        error = HttpAwayError(text, url=url)
+        error.wait_s = _wait_s(retry_after)
+        return error
+    return HttpRefusedError(text, url=url, status=status)
 
 
 def _wait_s(text: str | None) -> float:

@@ -179,7 +179,7 @@ class StreamReader(FetchingReader[Reading, Piece, StreamThread]):
 
     def fetcher_of(self, readings: Sequence[Reading]) -> StreamThread:
         (reading,) = readings
-        return self._thread_of(reading, f"http {self._context.operator_name} {self._context.subtask + 1}")
+        return self._thread_of(reading, f"stream {self._context.operator_name} {self._context.subtask + 1}")
 
     def read(self, reading: Reading, fetched: Piece) -> Batch:
         batch = self._decoder.decode(self._context, reading.split_id, fetched.records)

@@ -150,6 +150,10 @@ class ClientThread(ABC):
         """Called again and again while nobody takes what it has got."""
         return
 
+    def failed(self, error: BaseException) -> None:
+        """Called in the thread when an error ends it: who takes what it has got is told behind that."""
+        self._error = error
+
     def pause(self, seconds: float) -> None:
         """Wait, unless it is to end."""
         self._stop.wait(seconds)
@@ -158,7 +162,7 @@ class ClientThread(ABC):
         try:
             self._live()
         except BaseException as error:
-            self._error = error
+            self.failed(error)
         finally:
             self.disconnect()
 

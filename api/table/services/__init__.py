@@ -1,4 +1,4 @@
-"""Connectors of tables in services (HTTP, Kinesis, MQTT, OpenSearch, Pulsar), and the names of all connectors.
+"""Connectors of tables in services (HTTP, Kinesis, MongoDB, MQTT, Pulsar ...), and the names of all connectors.
 
 May import: `headrace.table.connectors`, `headrace.stream`, `headrace.connectors`, `headrace.engine`, `headrace.state`.
 Start reading at `registry`.

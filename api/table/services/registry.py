@@ -30,6 +30,7 @@ from .mqtt import MqttTable
 from .nifi import NiFiTable
 from .opensearch import SEARCH_TABLES
 from .pulsar import PulsarTable
+from .websocket import WebSocketTable
 
 __all__ = ["connector_of"]
 
@@ -55,6 +56,7 @@ _CONNECTORS: tuple[Any, ...] = (
     RabbitmqTable,
     RedisTable,
     UpsertKafkaTable,
+    WebSocketTable,
     *SEARCH_TABLES,
 )
 
