@@ -7,10 +7,12 @@ all of them, by saying nothing or a request's head letter by letter, and nobody 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "Server"]
 
 HEAD_TIMEOUT_S = 10.0
 """How long the head of a request may take, from the connection's beginning or the answer before it."""
@@ -46,3 +48,26 @@ class Connection(H11Protocol):
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if not is_answering and not self.transport.is_closing():
             self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Sleeps while nobody asks. Uvicorn's own loop looks ten times a second whether it is to end: in a process that has
+    a job to run, each look takes the interpreter from it.
+    """
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def main_loop(self) -> None:
+        """Wait until it is to end."""
+        await self.on_tick(0)
+        self._ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            await self._ended.wait()
+
+    def end(self) -> None:
+        """Have it end; from any thread, also before it has begun."""
+        self.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._ended.set)

@@ -2,10 +2,14 @@
 
 They are the same for everybody and hold no data: what a page shows it asks for, with the token that its user gives it.
 All are read when a server is made, and each has a route of its own: no path of a request ever becomes that of a file.
+
+All but the page itself are in a folder that is named by what is in it, so browsers keep them: a page that is opened
+again has one file loaded, and not forty. A page of another version names another folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +32,11 @@ class _File:
     """Answers with a file.
 
     Args:
-        path: Of the file; it is read now.
+        answer: The file.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.media_type = _MEDIA_TYPES[path.suffix]
-        self._answer = Answer(path.read_text(encoding="utf-8"), media_type=self.media_type, is_page=True)
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
 
     def __call__(self, _request: RestRequest) -> Answer:
         """The file."""
@@ -41,10 +44,17 @@ class _File:
 
 
 def page_routes() -> Iterator[Route]:
-    """Yield a route for each file; the dashboard itself is at ``/``, the others are below ``/web/``."""
-    for path in sorted(FOLDER.rglob("*")):
-        if path.suffix in _MEDIA_TYPES:
-            name = path.relative_to(FOLDER).as_posix()
-            file = _File(path)
-            place = "/" if name == "index.html" else f"/web/{name}"
-            yield Route("GET", place, Right.NONE, file, "A file of the dashboard.", media_type=file.media_type)
+    """Yield a route for each file; the dashboard itself is at ``/``, the others are below ``/web/SUM/``."""
+    paths = [path for path in sorted(FOLDER.rglob("*")) if path.suffix in _MEDIA_TYPES]
+    files = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in paths}
+    total = hashlib.sha256()
+    for name, content in files.items():
+        total.update(f"{name} {len(content)} ".encode() + content)
+    folder = f"web/{total.hexdigest()[:16]}/"
+    for name, content in files.items():
+        media_type = _MEDIA_TYPES[Path(name).suffix]
+        if name == "index.html":
+            place, answer = "/", Answer(content.replace(b'"web/', f'"{folder}'.encode()), 200, media_type, is_page=True)
+        else:
+            place, answer = f"/{folder}{name}", Answer(content, 200, media_type, is_page=True, is_kept=True)
+        yield Route("GET", place, Right.NONE, _File(answer), "A file of the dashboard.", media_type=media_type)

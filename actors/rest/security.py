@@ -22,7 +22,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 
 from .resources.routes import RestError, Right
 
-__all__ = ["HEADERS", "PAGE_HEADERS", "Guard", "Tokens", "fresh_tokens"]
+__all__ = ["HEADERS", "KEPT", "PAGE_HEADERS", "Guard", "Tokens", "fresh_tokens"]
 
 HEADERS = {
     "cache-control": "no-store",
@@ -42,6 +42,9 @@ PAGE_HEADERS = {
     ),
 }
 """Of pages: they may load what this server has, and nothing else; no text becomes markup or a script."""
+
+KEPT = "private, max-age=31536000, immutable"
+"""What a browser is told of a file whose path changes with its content."""
 
 _OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 

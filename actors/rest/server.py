@@ -21,6 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from email.utils import formatdate
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +46,11 @@ from .resources.routes import Answer, RestError, RestRequest, Right, Route, body
 from .resources.samples import RecordSamples
 from .resources.sampling import Samplings
 from .resources.states import StatesOfKeys
-from .security import HEADERS, PAGE_HEADERS, Guard, Tokens
+from .security import HEADERS, KEPT, PAGE_HEADERS, Guard, Tokens
 from .table import route_table
 
 if TYPE_CHECKING:
-    import uvicorn
+    from .connections import Server
 
 __all__ = ["RestServer"]
 
@@ -120,7 +121,7 @@ class RestServer:
         )
         self._num_uploads = 0
         self._threads = ThreadPoolExecutor(NUM_HANDLERS, thread_name_prefix="headrace-rest")
-        self._server: uvicorn.Server | None = None
+        self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._is_closed = False
@@ -133,7 +134,7 @@ class RestServer:
         """
         import uvicorn
 
-        from .connections import Connection
+        from .connections import Connection, Server
 
         listening = _listen(self._settings)
         try:
@@ -147,6 +148,7 @@ class RestServer:
                 ws="none",
                 proxy_headers=False,
                 server_header=False,
+                date_header=False,
                 limit_concurrency=MOST_CONNECTIONS,
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 timeout_graceful_shutdown=1,
@@ -163,7 +165,7 @@ class RestServer:
                 listening.close()
                 message = "the server was closed before it had begun"
                 raise ConfigurationError(message)
-            self._server = server = uvicorn.Server(config)
+            self._server = server = Server(config)
             self._thread = threading.Thread(
                 target=server.run, args=([listening],), name="headrace-rest-http", daemon=True
             )
@@ -182,7 +184,7 @@ class RestServer:
             self._is_closed = True
             server, thread = self._server, self._thread
         if server is not None and thread is not None:
-            server.should_exit = True
+            server.end()
             thread.join(3)
         self._operations.close()
         self._samplings.close()
@@ -204,6 +206,11 @@ class RestServer:
             content = _encoded({"errors": [error.message]})
         common = PAGE_HEADERS if answer.is_page else HEADERS
         headers = {**common, "content-type": answer.media_type, "content-length": str(len(content))}
+        headers["date"] = formatdate(usegmt=True)
+        if answer.is_kept:
+            headers["cache-control"] = KEPT
+        if answer.worked_ms is not None:
+            headers["server-timing"] = f"work;dur={answer.worked_ms:.1f}"
         if answer.status == 401:
             headers["www-authenticate"] = "Bearer"
         start = {"type": "http.response.start", "status": answer.status}
@@ -239,6 +246,8 @@ class RestServer:
         return answer, content
 
     async def _handle(self, route: Route, request: RestRequest) -> tuple[Answer, bytes]:
+        if route.right is Right.NONE:
+            return _handled(route, request)  # a file, which is in memory
         return await asyncio.get_running_loop().run_in_executor(self._threads, _handled, route, request)
 
     async def _upload(self, receive: Receive, route: Route, request: RestRequest) -> tuple[Answer, bytes]:
@@ -295,11 +304,14 @@ class RestServer:
 
 def _handled(route: Route, request: RestRequest) -> tuple[Answer, bytes]:
     """Run a handler, in its thread; what it gives or raises as an answer, and its bytes."""
+    began_s = time.thread_time()
     try:
         given = route.handler(request)
         answer = given if isinstance(given, Answer) else Answer(given, route.status)
-        is_text = isinstance(answer.content, str)
-        return answer, answer.content.encode() if is_text else _encoded(answer.content)
+        if answer.is_page:
+            return answer, answer.content
+        content = answer.content.encode() if isinstance(answer.content, str) else _encoded(answer.content)
+        return replace(answer, worked_ms=1_000 * (time.thread_time() - began_s)), content
     except RestError as error:
         status, message = error.status, error.message
     except HeadraceError as error:

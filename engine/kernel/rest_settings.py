@@ -45,7 +45,7 @@ class RestSettings:
             addresses and ``address``.
         allowed_origins: Pages of these origins may ask, as ``https://dashboards.example``; by default only the
             server's own.
-        refresh_interval_ms: ``web.refresh-interval``: how often pages should ask.
+        refresh_interval_ms: ``web.refresh-interval``: how often pages ask; less often of very large jobs.
         view_ttl_ms: So long an answer of a JobManager is good for all who ask.
         answer_timeout_ms: ``rest.await-leader-timeout``: a cluster that takes longer to answer is unavailable.
         max_content_length: ``rest.server.max-content-length``: of a request, bytes.

@@ -29,8 +29,8 @@ from headrace.actors.rest.server import RestServer
 from headrace.engine.kernel.rest_settings import RestSettings
 
 LAYOUT = """async () => {
-    const { layOut } = await import(new URL('web/parts/layout.js', document.baseURI));
-    const { ask } = await import(new URL('web/parts/api.js', document.baseURI));
+    const { layOut } = await import(new URL('parts/layout.js', document.querySelector('script').src));
+    const { ask } = await import(new URL('parts/api.js', document.querySelector('script').src));
     const job = await ask('/jobs/JOB');
     const ids = job.vertices.map(vertex => vertex.id);
     const inputs = node => (node.inputs ?? []).map(input => ({ source: input.id, target: node.id }));

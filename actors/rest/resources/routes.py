@@ -106,16 +106,20 @@ class Answer:
     """What a handler gives, where that is more than JSON with status 200.
 
     Attributes:
-        content: JSON, or a text.
+        content: JSON, or a text; of a page bytes.
         status: Of HTTP.
         media_type: Of the content.
         is_page: Whether browsers may show it, and load what belongs to it.
+        is_kept: Whether browsers may keep it: its path changes with its content.
+        worked_ms: Processor time that it took, which pages are told; None if that is not measured.
     """
 
     content: Any
     status: int = 200
     media_type: str = "application/json"
     is_page: bool = False
+    is_kept: bool = False
+    worked_ms: float | None = None
 
 
 Handler = Callable[[RestRequest], Any]

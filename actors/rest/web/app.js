@@ -10,6 +10,7 @@ import { Fence, Pending } from "./parts/elements.js";
 import { html, render, useEffect, useState } from "./parts/html.js";
 import { href, useRoute } from "./parts/router.js";
 
+const LOGO = new URL("favicon.svg", import.meta.url).href;
 const THEME = "headrace.theme";
 const THEMES = { auto: "As the system", light: "Light", dark: "Dark" };
 
@@ -47,7 +48,7 @@ function Shell() {
   const isSubmit = route[0] === "submit";
   return html`<div class="shell">
     <header class="top">
-      <a class="brand" href=${href()}><img src="web/favicon.svg" alt="" width="26" height="26" /><b>Headrace</b></a>
+      <a class="brand" href=${href()}><img src=${LOGO} alt="" width="26" height="26" /><b>Headrace</b></a>
       <span class="cluster" title="This cluster">${server.config.cluster}</span>
       <nav aria-label="Cluster">
         <a href=${href()} aria-current=${isTaskManagers || isSubmit ? undefined : "page"}>Jobs</a>

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -392,16 +393,59 @@ def test_a_job_is_cancelled_only_after_a_confirmation(chromium, tmp_path):
         job.env.close()
 
 
+def test_a_page_that_is_opened_again_has_its_files(chromium, job):
+    """Forty files by HTTP would take the process with the cluster as long as many answers about jobs."""
+    context = chromium.new_context()
+    watched = Watched(context.new_page(), job.address.url)
+    watched.sign_in(job.address.tokens.read)
+    watched.page.goto("about:blank")
+    session = context.new_cdp_session(watched.page)
+    session.send("Network.enable")
+    asked, kept = {}, set()
+    session.on("Network.requestWillBeSent", lambda event: asked.update({event["requestId"]: event["request"]["url"]}))
+    session.on("Network.requestServedFromCache", lambda event: kept.add(event["requestId"]))
+    session.on(
+        "Network.responseReceived",
+        lambda event: kept.add(event["requestId"]) if event["response"].get("fromDiskCache") else None,
+    )
+    watched.page.goto(f"{watched.url}/")
+    watched.page.wait_for_selector("#running tbody tr")
+    files = {number for number, url in asked.items() if "/web/" in url}
+    assert len(files) > 30
+    assert files <= kept, [asked[number] for number in files - kept]
+    assert watched.complaints == watched.foreign == []
+    context.close()
+
+
+def test_answers_say_what_they_took_and_files_do_not(job):
+    (work,) = re.fullmatch(
+        r"work;dur=([0-9.]+)", ask(job.address.url, f"/jobs/{job.id}", job.address.tokens.read).headers["server-timing"]
+    ).groups()
+    assert 0 < float(work) < 1_000
+    assert "server-timing" not in ask(job.address.url, "/").headers
+    assert "server-timing" not in ask(job.address.url, f"/jobs/{job.id}").headers
+
+
 # ----------------------------------------------------------------------------------------------------------- pure parts
 def call(modules, module, function, *arguments):
     """What a function of a module gives."""
     return modules.evaluate(
         """async ([module, name, given]) => {
-            const found = await import(new URL(`web/parts/${module}.js`, document.baseURI));
+            const found = await import(new URL(`parts/${module}.js`, document.querySelector('script').src));
             return found[name](...given);
         }""",
         [module, function, list(arguments)],
     )
+
+
+@pytest.mark.parametrize(
+    ("now", "worked", "then"),
+    [(0, 0, 3_000), (10, 5, 3_000), (1_400, 5, 3_000), (1_600, 5, 6_000), (10, 30, 6_000), (10, 1_000, 102_000)],
+)
+def test_all_that_a_page_asks_is_asked_at_once_and_seldom_where_answers_take_long(modules, now, worked, then):
+    """At multiples of the interval; answers take a hundredth of a processor at most."""
+    assert call(modules, "api", "pause", now, 3_000, worked) + now == then
+    assert then - now >= 100 * worked
 
 
 def vertex(name, busy, held, **more):
@@ -514,7 +558,7 @@ def test_a_graph_is_laid_out_without_overlaps_and_always_the_same(modules):
     edges += [{"source": f"v{i}", "target": f"v{i + 40}"} for i in range(0, 150, 9)]
     edges.append({"source": "v199", "target": "v0", "feedback": True})
     script = """async ([ids, edges, options]) => {
-        const { layOut } = await import(new URL('web/parts/layout.js', document.baseURI));
+        const { layOut } = await import(new URL('parts/layout.js', document.querySelector('script').src));
         const found = layOut(ids, edges, options);
         return [[...found.vertices], [...found.routes.values()], found.width, found.height];
     }"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
+import shutil
 
 import pytest
 from rest_kit import ask
@@ -42,15 +43,31 @@ def open_paths():
     return {route.path for route in table.routes if route.right is Right.NONE}
 
 
+def places():
+    """Where each file is that is served, by its name."""
+    by_name = {}
+    for path in open_paths():
+        folder = re.fullmatch(r"/web/[0-9a-f]{16}/(.+)", path)
+        by_name["index.html" if path == "/" else folder[1]] = path
+    return by_name
+
+
 def test_only_the_dashboards_own_files_are_answered_without_a_token(url):
     files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.is_file()}
     served = {name for name in files if not name.endswith((".txt", ".md"))}
-    assert open_paths() == {"/" if name == "index.html" else f"/web/{name}" for name in served}
+    found = places()
+    assert set(found) == served
+    (folder,) = {path.rpartition(name)[0] for name, path in found.items() if name != "index.html"}
     assert {"index.html", "app.js", "app.css", "pages/job.js", "vendor/preact.js"} <= served
     for name in served:
-        place = "/" if name == "index.html" else f"/web/{name}"
+        place, content = found[name], files[name].read_bytes()
         answer = ask(url, place)
-        assert (answer.status, answer.content) == (200, files[name].read_bytes())
+        if name == "index.html":
+            assert answer.headers["cache-control"] == "no-store"
+            content = content.replace(b'"web/', f'"{folder[1:]}'.encode())
+        else:
+            assert answer.headers["cache-control"] == "private, max-age=31536000, immutable"
+        assert (answer.status, answer.content) == (200, content)
         assert ask(url, place, method="HEAD").content == b""
         for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
             assert ask(url, place, method=method).status == 401, (method, place)
@@ -112,9 +129,9 @@ def test_sources_make_no_markup_of_text_and_name_no_other_place():
 
 
 def test_every_module_that_is_imported_is_served():
-    served = open_paths()
+    served = places()
     for path in [*OWN, *(FOLDER / "vendor").glob("*.js")]:
-        own = f"/web/{path.relative_to(FOLDER).as_posix()}"
+        own = path.relative_to(FOLDER).as_posix()
         for name in re.findall(
             r"""(?:import|export)\b[^"';]*?from\s*["']([^"']+)["']""", path.read_text(encoding="utf-8")
         ):
@@ -131,5 +148,16 @@ def test_libraries_are_those_that_were_published():
 
 def test_pages_are_read_once():
     """A file that is changed later is not what is served: there is no path from a request to the disk."""
-    (route,) = [route for route in page_routes() if route.path == "/web/app.js"]
+    (route,) = [route for route in page_routes() if route.path.endswith("/app.js")]
     assert route.handler(None) is route.handler(None)
+
+
+def test_a_file_that_is_changed_is_another_one_to_browsers(tmp_path, monkeypatch):
+    """They keep files for a year: what is new must have another name, whichever file it is."""
+    before = {route.path for route in page_routes()}
+    folder = shutil.copytree(FOLDER, tmp_path / "web")
+    monkeypatch.setattr("headrace.actors.rest.pages.FOLDER", folder)
+    assert {route.path for route in page_routes()} == before
+    with (folder / "parts" / "format.js").open("a", encoding="utf-8") as file:
+        file.write("// another one")
+    assert {route.path for route in page_routes()} & before == {"/"}

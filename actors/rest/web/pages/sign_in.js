@@ -19,7 +19,7 @@ export function SignIn() {
     }
   };
   return html`<main class="sign-in"><form class="card" onSubmit=${submit}>
-    <img src="web/favicon.svg" alt="" width="44" height="44" />
+    <img src=${new URL("../favicon.svg", import.meta.url).href} alt="" width="44" height="44" />
     <h1>Headrace</h1>
     <p class="muted">This cluster asks for a token. <code>headrace dashboard</code> shows it, and <code>headrace cluster start</code> has printed it.</p>
     <label for="token">Token</label>

@@ -36,7 +36,10 @@ export class RestError extends Error {
 export const path = (...parts) => "/" + parts.map((part) => encodeURIComponent(part)).join("/");
 
 /** Asks a path of the server, and gives its JSON, or its text. */
-export async function ask(where, { method = "GET", body, form, signal, token } = {}) {
+export const ask = async (where, options) => (await respond(where, options)).answer;
+
+/** The same, with the milliseconds of processor time that the server says the answer took. */
+async function respond(where, { method = "GET", body, form, signal, token } = {}) {
   const headers = { Authorization: `Bearer ${token ?? sessionStorage.getItem(TOKEN) ?? ""}` };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const url = new URL(where.replace(/^\/+/, ""), document.baseURI);
@@ -50,7 +53,7 @@ export async function ask(where, { method = "GET", body, form, signal, token } =
   }
   const isText = response.headers.get("Content-Type")?.startsWith("text/plain");
   const answer = isText ? await response.text() : await response.json().catch(() => ({}));
-  if (response.ok) return answer;
+  if (response.ok) return { answer, worked: Number(/^work;dur=([\d.]+)$/.exec(response.headers.get("Server-Timing"))?.[1] ?? 0) };
   if (response.status === 401 && token === undefined) forgetToken();
   throw new RestError(response.status, answer.errors?.[0] ?? `the server answers ${response.status}`);
 }
@@ -80,6 +83,18 @@ const pollers = new Set();
 /** Has everything on the page asked anew, as after a change. */
 export const refresh = () => pollers.forEach((poll) => poll());
 
+/** A page asks so seldom that answers to one of its questions take no more than this share of a processor. */
+const MOST_SHARE = 0.01;
+
+/**
+ * When to ask next: at a multiple of the interval, so that what one page asks comes to the server at once and is one
+ * question to the job; of a job whose answers take the server long, at one of the next but one.
+ */
+export function pause(now, interval, worked) {
+  const least = Math.max(interval / 2, worked / MOST_SHARE);
+  return Math.ceil((now + least) / interval) * interval - now;
+}
+
 /**
  * Asks a path again and again while the page is seen. Gives the newest answer (`data`) and why there is none (`error`);
  * an answer stays while a later question fails. Nothing is asked for an empty path.
@@ -95,16 +110,18 @@ export function usePoll(where, interval = server.config?.["refresh-interval"] ??
       clearTimeout(timer);
       if (document.hidden || isAsking) return;
       isAsking = true;
+      let worked = 0;
       try {
-        const data = await ask(where, { signal: control.signal });
-        setState({ where, data, error: null });
+        const found = await respond(where, { signal: control.signal });
+        worked = found.worked;
+        setState({ where, data: found.answer, error: null });
       } catch (error) {
         if (control.signal.aborted) return;
         setState((before) => ({ where, data: before.where === where ? before.data : null, error }));
       } finally {
         isAsking = false;
       }
-      if (!control.signal.aborted) timer = setTimeout(poll, interval);
+      if (!control.signal.aborted) timer = setTimeout(poll, pause(performance.now(), interval, worked));
     };
     poll();
     pollers.add(poll);
