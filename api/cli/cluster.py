@@ -14,10 +14,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.engine.errors import ConfigurationError, HeadraceError
+from headrace.engine.errors import ConfigurationError, HeadraceError, StorageError
 from headrace.engine.kernel.config import ClusterSettings, HighAvailabilitySettings
 from headrace.engine.kernel.reporter_settings import ReporterSettings
 from headrace.engine.kernel.rest_settings import RestSettings
@@ -32,6 +35,11 @@ if TYPE_CHECKING:
     from headrace.state.checkpoints.job_store import JobStore
 
 __all__ = ["add_cluster_commands", "add_high_availability_options", "high_availability_variables", "job_as_json"]
+
+_Answer = TypeVar("_Answer")
+
+STORE_TIMEOUT_S = 20.0
+"""How long ``history`` waits for the first answer of the store that it is to show."""
 
 SHOW_AFTER_S = 30.0
 """How long ``recover`` waits for the first jobs to run before it shows what there is."""
@@ -232,8 +240,13 @@ def _history(options: argparse.Namespace) -> int:
     from headrace.state.checkpoints.job_store import JobStore
 
     place = lasting_place(options.directory, "DIR").rstrip("/")
-    store = JobStore.open(place)
-    _require_cluster(store, place)
+
+    def opened() -> JobStore:
+        found = JobStore.open(place)
+        _require_cluster(found, place)
+        return found
+
+    store = _answered_in_time(opened, place)
     jobs = EndedJobs(store, place.rpartition("/")[2])
     num_jobs = len(jobs.views())
     if options.json:
@@ -255,6 +268,29 @@ def _history(options: argparse.Namespace) -> int:
     finally:
         server.close()
     return 0
+
+
+def _answered_in_time(ask: Callable[[], _Answer], place: str) -> _Answer:
+    """Ask a store, in a thread that is left behind if the store is silent: clients try for minutes, and nobody waits so
+    long for a mistyped host.
+
+    Raises:
+        StorageError: If there is no answer in time.
+    """
+    answer: Future[_Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="headrace-store", daemon=True).start()
+    wait([answer], STORE_TIMEOUT_S)
+    if not answer.done():
+        message = f"{place!r} has not answered within {STORE_TIMEOUT_S:g} s"
+        raise StorageError(message, hint="look at the host and port, and whether the store is there")
+    return answer.result()
 
 
 def _require_cluster(store: JobStore, place: str) -> None:

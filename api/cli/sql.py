@@ -33,6 +33,8 @@ def add_command(commands: Any, positive: Any) -> None:
     sql.add_argument("--address", metavar="ADDRESS", help="Ray cluster to use; else the running one, or a new one")
     sql.add_argument("--actor-system", choices=("ray", "local"), help="ray, or local: everything in this process (ray)")
     sql.add_argument("--history", metavar="FILE", default=_HISTORY, help=f"what was typed ({_HISTORY})")
+    sql.add_argument("--quiet", "-q", action="store_true", help="no progress of the jobs that write tables")
+    sql.add_argument("--json", action="store_true", help="rows, jobs and errors as objects, a line each")
     sql.set_defaults(function=_sql)
 
 
@@ -46,7 +48,10 @@ def _sql(options: argparse.Namespace) -> int:
     given = {name: value for name, value in names.items() if value is not None}
     with TableEnvironment.create(parallelism=options.parallelism, **given) as env:
         env.settings.set("execution.runtime-mode", options.mode)
-        shell = Shell(env)
+        if options.json and script is None:
+            message = "--json is for the statements of a file; this is a terminal"
+            raise ConfigurationError(message, hint="name the file: -f FILE, or -f - for standard input")
+        shell = Shell(env, is_json=options.json, is_quiet=options.quiet)
         with shell.warnings():
             if init is not None and not shell.run_script(init, options.init, echo=False):
                 return 1

@@ -19,14 +19,18 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace.engine.errors import HeadraceError
 
+from ..jobs.client import ProgressListener
+from ..jobs.progress import TerminalProgress
 from ..sql.parsing.errors import SqlError
 from ..sql.parsing.parser import is_complete, pieces_of
 from ..table import TableEnvironment
 from .sql_completion import completions
-from .sql_views import Views
+from .sql_views import JsonLines, Views
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
+
+    from headrace.engine.protocol.views import JobView
 
 __all__ = ["Shell"]
 
@@ -50,18 +54,28 @@ A statement ends with a semicolon. Tab completes, Ctrl-R searches what was typed
 _OWN = ("QUIT", "EXIT", "HELP", "CLEAR")
 
 
+def _nobody(_view: JobView) -> None:
+    """Is told of jobs that are not shown."""
+
+
 class Shell:
     """Runs statements of one program.
 
     Args:
         env: The program.
         out: Where results and echoes go.
+        is_json: Whether all is written as lines of JSON (`JsonLines`).
+        is_quiet: Whether the progress of jobs that write tables is not shown.
     """
 
-    def __init__(self, env: TableEnvironment, out: TextIO | None = None) -> None:
+    def __init__(
+        self, env: TableEnvironment, out: TextIO | None = None, *, is_json: bool = False, is_quiet: bool = False
+    ) -> None:
         self._env = env
         self._out = out or sys.stdout
-        self._views = Views(self._out, env.settings, is_live=self._out.isatty())
+        self._json = JsonLines(self._out, env.settings) if is_json else None
+        self._views = self._json or Views(self._out, env.settings, is_live=self._out.isatty())
+        self._is_quiet = is_quiet
 
     # ---------------------------------------------------------------------------------------------------------- scripts
 
@@ -80,7 +94,12 @@ class Shell:
             pieces = pieces_of(text)
         except SqlError as error:
             return self._failed(error, name, text)
+        if self._json is not None:
+            self._json.file_begins(is_shown=echo)
+            echo = False
         for piece in pieces:
+            if self._json is not None:
+                self._json.statement_begins()
             if echo:
                 shown = piece.strip().replace("\n", f"\n{MORE}")
                 self._say(f"{PROMPT}{shown};")
@@ -103,13 +122,30 @@ class Shell:
         if line is None or column is None:
             before = piece[: len(piece) - len(piece.lstrip())]
             line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+        if self._json is not None:
+            self._json.failed(error, name, line, column)
+            return False
         told = str(error).removeprefix(f"line {line}, column {column}: ")
         sys.stderr.write(f"{name}:{line}:{column}: {told}\n")
         return False
 
     def _run(self, piece: str) -> None:
-        for result in self._env.execute_script(piece):
-            self._views.show(result, is_batch=self._env.mode == "batch")
+        with TerminalProgress() as progress, self._telling(self._json or (_nobody if self._is_quiet else progress)):
+            results = self._env.execute_script(piece)
+        with self._telling(_nobody):  # of a query one looks at the rows
+            for result in results:
+                self._views.show(result, is_batch=self._env.mode == "batch")
+
+    @contextmanager
+    def _telling(self, listener: ProgressListener) -> Iterator[None]:
+        """Inside, jobs over streams are told to a listener."""
+        if self._env.mode == "batch":
+            yield
+            return
+        streams = self._env.stream_environment
+        with streams.changed_apart():
+            streams.set_progress_listener(listener)
+            yield
 
     # ------------------------------------------------------------------------------------------------------ interactive
 

@@ -1,4 +1,5 @@
-"""How the SQL shell shows results: as a table that changes while one looks, as changes line by line, or at the end.
+"""How the SQL shell shows results: as a table that changes while one looks, as changes line by line, at the end, or as
+lines of JSON.
 
 Source: Flink's ``TableauStyle``, ``CliTableauResultView``, ``CliTableResultView``.
 """
@@ -13,11 +14,17 @@ import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
+from headrace.engine.errors import HeadraceError, codes_of
+from headrace.engine.protocol.states import JobStatus
+from headrace.engine.protocol.views import JobView
+from headrace.state.values.json_text import json_text
+
+from ..jobs.progress import JobStart, Progress
 from ..table.live_table import LiveRows, shown_value
 from ..table.result import TableResult
 from ..table.settings import Settings
 
-__all__ = ["Views"]
+__all__ = ["JsonLines", "Views"]
 
 _REFRESH_S = 0.2
 
@@ -180,3 +187,90 @@ def _forgotten(rows: LiveRows) -> str:
     if not rows.num_forgotten:
         return ""
     return f", {rows.num_forgotten:,} older ones left out (sql-client.execution.max-table-result.rows)"
+
+
+# ---------------------------------------------------------------------------------------------------------------- json
+
+
+class JsonLines(Progress):
+    """Shows results, and jobs over streams that write tables, as lines of JSON, for scripts.
+
+    Each line is an object that has ``statement``, the number of the statement in the file, from 1, and one of these:
+
+    * ``row``: a row, by the names of its columns; of a query with ``op``, the kind of the change (``+I``, ``-U``,
+      ``+U``, ``-D``).
+    * ``result``: what a statement without rows says, such as ``OK``.
+    * ``job``: one that was started, with ``id``, ``name`` and ``delivery`` (what each sink guarantees), and again with
+      ``id`` and ``state`` when it has ended.
+    * ``error``: what ended the file: ``code``, ``message``, ``hint``, ``context``, and where: ``file``, ``line``,
+      ``column``.
+
+    Args:
+        out: Where to.
+        settings: What SET has said of it.
+    """
+
+    def __init__(self, out: TextIO, settings: Settings) -> None:
+        self._out = out
+        self._settings = settings
+        # The statement that runs, from 1.
+        self._number = 0
+        # Whether more than an error of the file is written.
+        self._is_shown = True
+        # Jobs whose end was told.
+        self._ended: set[str] = set()
+
+    def file_begins(self, *, is_shown: bool) -> None:
+        """Begin a file; of one that is not shown, as that of ``--init``, only an error is written."""
+        self._number, self._is_shown = 0, is_shown
+
+    def statement_begins(self) -> None:
+        """Go on to the next statement."""
+        self._number += 1
+
+    def show(self, result: TableResult, *, is_batch: bool) -> None:
+        """Write the rows of a result: its changes as they come, or, in result mode ``table``, what they come to."""
+        names = result.schema.names
+        if not self._is_shown:
+            return
+        if not result.is_query:
+            rows = result.to_arrow().to_pylist()
+            for row in rows:
+                self._say(**({"result": row["result"]} if names == ["result"] else {"row": row}))
+        elif is_batch or self._settings.value("sql-client.execution.result-mode", "tableau") == "table":
+            for row in result.to_arrow().to_pylist():
+                self._say(op="+I", row=row)
+        else:
+            for op, *values in result.collect():
+                self._say(op=op, row=dict(zip(names, values, strict=True)))
+
+    def failed(self, error: HeadraceError, file: str, line: int, column: int) -> None:
+        """Write the error that ends the file.
+
+        Args:
+            error: The error.
+            file: The name of the file.
+            line: Where in it, from 1.
+            column: Likewise.
+        """
+        told = {"code": codes_of(error), "message": error.message, "hint": error.hint, **_context_of(error)}
+        self._say(error={**told, "file": file, "line": line, "column": column})
+
+    def begins(self, job: JobStart) -> None:
+        """Write which job a statement has started."""
+        if self._is_shown:
+            self._say(job={"id": job.job_id, "name": job.name, "delivery": list(job.delivery)})
+
+    def update(self, view: JobView) -> None:
+        """Write how a job has ended."""
+        if self._is_shown and JobStatus(view.state).is_terminal and view.job_id not in self._ended:
+            self._ended.add(view.job_id)
+            self._say(job={"id": view.job_id, "state": view.state})
+
+    def _say(self, **what: Any) -> None:
+        self._out.write(f"{json_text({'statement': self._number, **what})}\n")
+        self._out.flush()
+
+
+def _context_of(error: HeadraceError) -> dict[str, Any]:
+    return {"context": error.context} if error.context else {}

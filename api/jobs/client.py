@@ -50,6 +50,7 @@ from headrace.state.identifiers import JobId, OperatorId
 from ..arguments.places import lasting_place
 from .event_time import explain_event_time
 from .execution_result import JobExecutionResult
+from .progress import Progress, render_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,7 @@ __all__ = [
     "print_report",
 ]
 
-ProgressListener = Callable[[JobView], None]
+ProgressListener = Callable[[JobView], None] | Progress
 """Told each new view of a job, on the thread that waits for it."""
 
 ReportListener = Callable[[OperatorId, int, Any], None]
@@ -102,6 +103,7 @@ class JobClient:
         job_id: The job.
         job_name: Its name, for errors.
         on_progress: Told each new view while somebody waits.
+        delivery: What each of its sinks guarantees, a line each.
         on_report: Who is told which reports, by their name (``print``, ``collect``).
     """
 
@@ -112,12 +114,16 @@ class JobClient:
         job_name: str,
         *,
         on_progress: ProgressListener | None = None,
+        delivery: tuple[str, ...] = (),
         on_report: dict[str, ReportListener] | None = None,
     ) -> None:
         self._cluster = cluster
         self._job_id = job_id
         self._job_name = job_name
-        self._on_progress = on_progress
+        self._on_progress = on_progress.update if isinstance(on_progress, Progress) else on_progress
+        self._delivery = delivery
+        self.earlier: JobClient | None = None
+        """In a notebook the client of the job of this name that still ran when this one was started; else None."""
         self._on_report = on_report or {}
         # One conversation at a time: reports must be handed on in order, each once.
         self._lock = threading.RLock()
@@ -147,20 +153,17 @@ class JobClient:
             ProgramError: Outside of a notebook.
         """
         from .notebook_output import LiveOutput
-        from .progress import render_html
 
         self._on_progress = None  # it is shown here from now on
 
         def look() -> tuple[str, bool]:
             view = self.view()
-            return render_html(view), JobStatus(view.state).is_terminal
+            return render_html(view, self._delivery), JobStatus(view.state).is_terminal
 
         return LiveOutput(self, look, self.cancel)
 
     def _repr_html_(self) -> str:
-        from .progress import render_html
-
-        return render_html(self.view())
+        return render_html(self.view(), self._delivery)
 
     def get_accumulators(self) -> dict[str, Any]:
         """Return the values of all accumulators now, as the subtasks that run have last reported them.

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.engine.errors import HeadraceError, ProgramError
 
-__all__ = ["LiveOutput", "html_rows", "require_notebook"]
+__all__ = ["LiveOutput", "html_rows", "is_notebook", "require_notebook"]
 
 REFRESH_S = 0.25
 STOPPED_REFRESH_S = 0.05
@@ -85,15 +85,20 @@ class LiveOutput:
                 time.sleep(STOPPED_REFRESH_S)  # its end is near, and is shown
 
 
+def is_notebook() -> bool:
+    """Whether there are cells with outputs."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
 def require_notebook() -> None:
     """See that there are cells with outputs, before anything is run for one.
 
     Raises:
         ProgramError: If there are none.
     """
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    if shell is None or not hasattr(shell, "kernel"):
+    if not is_notebook():
         message = "live() shows what comes below a cell of a notebook, and this is none"
         raise ProgramError(message, hint="use execute_and_collect(), or execute_async() and the client's views()")
 

@@ -2,8 +2,9 @@
 
 The picture is made from `JobView` alone. Where it goes: `TerminalProgress` draws it with rich on stderr, so that a
 job's own output stays clean; `NotebookProgress` replaces one HTML table; `LineProgress` writes a line for each event
-and change of state, and one every few seconds, for logs. All begin with the first view and end with the last one, so
-they need not be opened or closed, and lines end with the place from which a later run can go on.
+and change of state, and one every few seconds, for logs. All are `Progress`: told what each sink guarantees when the
+job has been submitted, then of views. They end with the last view, so they need not be opened or closed, and with the
+place from which a later run can go on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,15 +24,17 @@ from typing import TYPE_CHECKING, Any
 from headrace.engine.protocol.states import JobStatus
 
 from ..arguments.places import is_submitted
+from .notebook_output import is_notebook
 
 if TYPE_CHECKING:
     from headrace.engine.protocol.views import JobView, VertexView
 
 __all__ = [
+    "JobStart",
     "LineProgress",
     "NotebookProgress",
+    "Progress",
     "TerminalProgress",
-    "announce",
     "default_progress",
     "ending_line",
     "format_count",
@@ -113,12 +118,21 @@ def records_text(view: JobView) -> str:
 def ending_line(view: JobView) -> str | None:
     """Return where a later run can go on from when a job has ended; None if there never was such a place."""
     if view.savepoint_path is not None:
-        return f"savepoint: {view.savepoint_path}"
+        return f"savepoint: {view.savepoint_path}{_GO_ON.format(view.savepoint_path)}"
     if view.last_checkpoint_path is None:
         return None
     if view.is_checkpoint_kept:
-        return f"last checkpoint: {view.last_checkpoint_path}"
+        return f"last checkpoint: {view.last_checkpoint_path}{_GO_ON.format(view.last_checkpoint_path)}"
     return f"last checkpoint: {view.last_checkpoint}, deleted with the others as the job has ended {view.state}"
+
+
+_GO_ON = "; to go on from it: headrace run --from-savepoint {} PROGRAM"
+
+
+def interrupt_line(job_id: str, *, is_checkpoint_kept: bool) -> str:
+    """Return what Ctrl-C does to a job with checkpoints that is waited for, and how it is ended to go on later."""
+    kept = "keeps its last checkpoint" if is_checkpoint_kept else "deletes its checkpoints"
+    return f"Ctrl-C cancels the job and {kept}; headrace stop {job_id[:8]} ends it with one to go on from"
 
 
 def vertex_cells(vertex: VertexView, *, has_ended: bool) -> tuple[str, ...]:
@@ -157,8 +171,32 @@ def _one_line(text: str) -> str:
     return line if len(line) <= MAX_EVENT_CHARACTERS else f"{line[: MAX_EVENT_CHARACTERS - 3]}..."
 
 
-class LineProgress:
-    """Writes lines: for each notable event, for each change of state, and every few seconds.
+@dataclass(frozen=True, slots=True)
+class JobStart:
+    """A job that was submitted."""
+
+    job_id: str
+    name: str
+    delivery: tuple[str, ...]
+    """What each of its sinks guarantees, a line each."""
+    is_kept_on_ctrl_c: bool | None = None
+    """Whether its last checkpoint stays when Ctrl-C cancels it; None if it takes none, or Ctrl-C does not cancel it."""
+
+
+class Progress(ABC):
+    """Shows a job to people from its submission to its end."""
+
+    @abstractmethod
+    def begins(self, job: JobStart) -> None:
+        """Show what is to be known of a job that was submitted, before its first view."""
+
+    @abstractmethod
+    def update(self, view: JobView) -> None:
+        """Show a view."""
+
+
+class LineProgress(Progress):
+    """Writes lines: what sinks guarantee, for each notable event, for each change of state, and every few seconds.
 
     Pass `update` as ``on_progress``.
 
@@ -175,6 +213,11 @@ class LineProgress:
         # When the last line with numbers was written.
         self._written_at = clock()
         self._began_at = self._written_at
+
+    def begins(self, job: JobStart) -> None:
+        """Write what its sinks guarantee."""
+        for line in job.delivery:
+            self._write(line)
 
     def update(self, view: JobView) -> None:
         """Write what is new."""
@@ -202,10 +245,11 @@ def _write_error_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
-class TerminalProgress:
+class TerminalProgress(Progress):
     """Draws the newest view in place on a terminal; writes lines where there is none.
 
-    Pass `update` as ``on_progress``. Leaving a ``with`` block ends the drawing if the job's last view has not done so.
+    Pass `update` as ``on_progress``. Leaving a ``with`` block ends the drawing if the job's last view has not done so;
+    nothing is shown afterwards.
     """
 
     def __init__(self) -> None:
@@ -216,6 +260,7 @@ class TerminalProgress:
         # Drawing in place; None before the first view, after the last, and where there is no terminal.
         self._live: Any = None
         self._last_state = ""
+        self._is_left = False
 
     def __enter__(self) -> TerminalProgress:
         return self
@@ -223,10 +268,20 @@ class TerminalProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_left = True
         self.stop()
+
+    def begins(self, job: JobStart) -> None:
+        """Write what its sinks guarantee, and what Ctrl-C does to its checkpoints."""
+        for line in job.delivery:
+            _write_error_line(line)
+        if job.is_kept_on_ctrl_c is not None:
+            _write_error_line(interrupt_line(job.job_id, is_checkpoint_kept=job.is_kept_on_ctrl_c))
 
     def update(self, view: JobView) -> None:
         """Show a view."""
+        if self._is_left:
+            return
         if self._lines is not None:
             self._lines.update(view)
             return
@@ -299,8 +354,8 @@ class _Picture:
         yield table
 
 
-def render_html(view: JobView) -> str:
-    """Return a view as an HTML table; everything that comes from a program is escaped."""
+def render_html(view: JobView, lines: Sequence[str] = ()) -> str:
+    """Return a view as an HTML table, with lines below it; everything that comes from a program is escaped."""
     sides = ["left" if is_text else "right" for is_text in IS_TEXT]
     head = "".join(f"<th style='text-align:{side}'>{name}</th>" for name, side in zip(COLUMNS, sides, strict=True))
     rows = "".join(
@@ -311,16 +366,23 @@ def render_html(view: JobView) -> str:
         + "</tr>"
         for cells in all_cells(view)
     )
-    return f"<b>{html.escape(summary_line(view))}</b><table><tr>{head}</tr>{rows}</table>"
+    below = "".join(f"<div>{html.escape(line)}</div>" for line in lines)
+    return f"<b>{html.escape(summary_line(view))}</b><table><tr>{head}</tr>{rows}</table>{below}"
 
 
-class NotebookProgress:
+class NotebookProgress(Progress):
     """Replaces one HTML table in a notebook's output; pass `update` as ``on_progress``."""
 
     def __init__(self) -> None:
         # The output that is replaced; None before the first view.
         self._handle: Any = None
         self._last_state = ""
+        # What is said below the table.
+        self._below: tuple[str, ...] = ()
+
+    def begins(self, job: JobStart) -> None:
+        """Keep what its sinks guarantee for below the table."""
+        self._below = job.delivery
 
     def update(self, view: JobView) -> None:
         """Show a view."""
@@ -329,22 +391,14 @@ class NotebookProgress:
         if JobStatus(view.state).is_terminal and view.state == self._last_state:
             return  # its picture is final; a later cell must not write into it
         self._last_state = view.state
-        content = HTML(render_html(view))
+        content = HTML(render_html(view, self._below))
         if self._handle is None:
             self._handle = display(content, display_id=True)
         else:
             self._handle.update(content)
 
 
-def announce(lines: Iterable[str]) -> None:
-    """Write lines about a job that begins, before its progress, where that is written to standard error."""
-    wanted = os.environ.get("HEADRACE_PROGRESS", "")
-    if wanted in ("terminal", "lines") or (not wanted and is_submitted()):
-        for line in lines:
-            _write_error_line(line)
-
-
-def default_progress() -> Callable[[JobView], None] | None:
+def default_progress() -> Progress | None:
     """Who is told a job's views if the program does not say: a terminal, a log, a notebook, or none.
 
     ``HEADRACE_PROGRESS`` says ``terminal`` (as ``headrace run`` does), ``lines`` or ``none``. Without it lines are
@@ -354,11 +408,9 @@ def default_progress() -> Callable[[JobView], None] | None:
     if wanted == "none":
         return None
     if wanted == "terminal":
-        return TerminalProgress().update
+        return TerminalProgress()
     if wanted == "lines" or is_submitted():
-        return LineProgress().update
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    if shell is not None and hasattr(shell, "kernel"):
-        return NotebookProgress().update
+        return LineProgress()
+    if is_notebook():
+        return NotebookProgress()
     return None

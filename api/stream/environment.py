@@ -51,6 +51,7 @@ from ..arguments.data_types import Types, resolve_type, schema_of
 from ..arguments.known_columns import columns_of_source
 from ..arguments.places import absolute_place, check_shared_places
 from ..jobs.application_run import ApplicationRun
+from ..jobs.cell_jobs import note_job_of_cell
 from ..jobs.client import JobClient, ProgressListener, ReportListener, print_report
 from ..jobs.deployment import (
     REST_PORT_VARIABLE,
@@ -63,7 +64,7 @@ from ..jobs.deployment import (
     waiting_times_from_environment,
 )
 from ..jobs.execution_result import JobExecutionResult
-from ..jobs.progress import announce, default_progress
+from ..jobs.progress import JobStart, Progress, default_progress
 from ..jobs.restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 from ..jobs.shown_program import ProgramShown, is_only_shown
 from .absent_names import absence_of
@@ -507,12 +508,18 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         run, hands_rows = self._application_run, bool(collecting or to_keep)
         job_id = None if run is None else run.next_job(job_name, cluster, hands_rows=hands_rows)
         job_id = cluster.submit(job_graph, num_slots(job_graph), job_id=job_id)
-        announce(delivery_lines(job_graph))
+        delivery = tuple(delivery_lines(job_graph))
         listeners: dict[str, ReportListener] = {PRINT: print_report}
         if collecting:
             listeners[COLLECT] = lambda operator, subtask, value: collecting[operator].listen(operator, subtask, value)
         progress = on_progress or self._on_progress or default_progress()
-        client = JobClient(cluster, job_id, job_name, on_progress=progress, on_report=listeners)
+        if isinstance(progress, Progress):
+            takes, is_kept = settings.checkpoints, None
+            if attached and self._actor_system == "ray" and takes is not None and not takes.only_last:
+                is_kept = takes.retain_on_cancellation
+            progress.begins(JobStart(job_id, job_name, delivery, is_kept))
+        client = JobClient(cluster, job_id, job_name, on_progress=progress, delivery=delivery, on_report=listeners)
+        note_job_of_cell(client, job_name)
         for rows in collecting.values():
             rows.follow(client)
             self._followed.add(rows)

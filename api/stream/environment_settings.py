@@ -403,6 +403,7 @@ class EnvironmentSettings:
     def set_progress_listener(self: _Self, listener: ProgressListener | None) -> _Self:
         """Have each new view of a job told to ``listener`` while somebody waits for it.
 
+        A `headrace.jobs.progress.Progress` is also told what each sink guarantees, when a job has been submitted.
         None leaves it to the surroundings: a live table under ``headrace run`` and in a notebook, lines in the log of
         a submitted program, nothing elsewhere. ``HEADRACE_PROGRESS`` says it from outside: ``terminal``, ``lines`` or
         ``none``.

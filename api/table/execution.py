@@ -341,7 +341,7 @@ class Execution:
         client = self._write_streams(inserts, roots, statements)
         if self.settings.value("table.dml-sync", default=True):
             _wait_for(client)
-            return StatementResult.of_texts("result", ["OK"])
+            return StatementResult(pa.table({"result": ["OK"]}), client)
         self.jobs.append(client)
         return StatementResult.of_job(client)
 

@@ -48,7 +48,7 @@ class TableResult(ABC):
         return table
 
     def get_job_client(self) -> JobClient | None:
-        """Return the client of the job that an INSERT has started and not waited for; None of all else."""
+        """Return the client of the job that an INSERT over streams has started; None of all else."""
         return None
 
     @abstractmethod
@@ -162,7 +162,7 @@ class StatementResult(TableResult):
 
     Args:
         table: What it tells.
-        client: The job that it has started and not waited for.
+        client: The job that it has started.
     """
 
     def __init__(self, table: pa.Table, client: JobClient | None = None) -> None:
@@ -180,7 +180,7 @@ class StatementResult(TableResult):
         return cls(pa.table({"job id": pa.array([client.get_job_id()], pa.string())}), client)
 
     def get_job_client(self) -> JobClient | None:
-        """Return the client of the job that an INSERT has started and not waited for."""
+        """Return the client of the job that an INSERT over streams has started."""
         return self._client
 
     @property

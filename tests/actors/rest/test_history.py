@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from headrace import ExecutionEnvironment, HighAvailabilitySettings
 from headrace.actors.rest.resources.routes import Right
 from headrace.actors.rest.security import fresh_tokens
 from headrace.actors.rest.server import RestServer
+from headrace.cli import cluster
 from headrace.cli.main import main
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import HeadraceError, JobFailedError
@@ -156,3 +158,17 @@ def test_nothing_can_be_changed_and_nobody_is_let_in_without_a_token(ended, serv
     for path in PATHS:
         assert ask(url, f"/jobs/{part(job_id)}{path}", token).status == 200, path
     assert ask(url, "/jobs/other", token).status == 404
+
+
+def test_a_store_that_never_answers_is_given_up_with_its_name(monkeypatch, capsys):
+    """A name node's client goes on trying for minutes; here something listens and says nothing."""
+    pytest.importorskip("hdfs_native")
+    monkeypatch.setattr(cluster, "STORE_TIMEOUT_S", 0.5)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        place = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/ha/cluster"
+        assert main(["history", "--json", place]) == 1
+    said = capsys.readouterr().err
+    assert f"error: [StorageError] '{place}' has not answered within 0.5 s" in said
+    assert "look at the host and port" in said

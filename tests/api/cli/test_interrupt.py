@@ -1,6 +1,7 @@
 """Ctrl-C: the job is canceled and no process stays, whether it runs in a script or in the demo."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,18 @@ from headrace.connectors.datagen import GeneratorSource
 env = StreamExecutionEnvironment.get_execution_environment(parallelism=2)
 env.from_source(GeneratorSource(lambda n: n, records_per_second=100), None, "endless").map(lambda n: n)
 env.execute("endless")
+"""
+
+
+KEPT = """
+from headrace import ExternalizedCheckpointRetention, StreamExecutionEnvironment
+from headrace.connectors.datagen import GeneratorSource
+env = StreamExecutionEnvironment.get_execution_environment(parallelism=1)
+env.enable_checkpointing(50, directory="checkpoints").get_checkpoint_config().set_externalized_checkpoint_retention(
+    ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
+numbers = env.from_source(GeneratorSource(lambda n: n, records_per_second=100), None, "endless").uid("numbers")
+numbers.key_by(lambda n: n % 2).reduce(lambda a, b: a + b).uid("sums").print().uid("printed")
+env.execute("kept")
 """
 
 
@@ -45,14 +58,9 @@ def is_alive(pid):
         return False
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-@pytest.mark.parametrize("way", ["script", campaign("demo")])
-@pytest.mark.campaign
-def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
-    command = {"script": ["-m", "headrace.cli", "run", "endless.py"], "demo": ["-m", "headrace.cli", "demo"]}[way]
-    (tmp_path / "endless.py").write_text(ENDLESS)
-    with subprocess.Popen(
-        [sys.executable, *command],
+def started(tmp_path, *command):
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli", *command],
         cwd=tmp_path,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
@@ -61,14 +69,39 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
         start_new_session=True,
         # A suite that runs in the background of a shell inherits an ignored SIGINT, and would hand it on.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
+    )
+
+
+def test_ctrl_c_says_how_to_go_on_from_a_checkpoint_that_is_kept(tmp_path):
+    (tmp_path / "kept.py").write_text(KEPT)
+    with started(tmp_path, "run", "--target", "local", "kept.py") as process:
+        for line in process.stdout:
+            if "checkpoint" in line:  # one is complete
+                break
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 130, rest
+    found = re.search(r"to go on from it: headrace run (--from-savepoint \S+) PROGRAM", rest)
+    assert found is not None, rest
+    with started(tmp_path, "run", "--target", "local", "--dry-run", *found[1].split(), "kept.py") as process:
+        said, _ = process.communicate(timeout=BOUND_S)
+    assert process.returncode == 0, said
+    assert "sums" in said
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("way", ["script", campaign("demo")])
+@pytest.mark.campaign
+def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    with started(tmp_path, *{"script": ["run", "endless.py"], "demo": ["demo"]}[way]) as process:
         lines = []
         for line in process.stdout:
             lines.append(line)
             if "RUNNING" in line:
                 break
-        started = descendants(process.pid)
-        assert started, "".join(lines)
+        below = descendants(process.pid)
+        assert below, "".join(lines)
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=BOUND_S)
     text = "".join(lines) + rest
@@ -76,5 +109,5 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
     assert "canceled" in rest, text
     assert "Traceback" not in text
     deadline = time.monotonic() + BOUND_S
-    while left := [pid for pid in started if is_alive(pid)]:
+    while left := [pid for pid in below if is_alive(pid)]:
         assert time.monotonic() < deadline, f"left running: {left}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
@@ -119,6 +120,77 @@ def test_standard_input_is_a_file_if_nobody_types(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT 1 AS one; QUIT; SELECT nothing;"))
     assert main(["sql", "--actor-system", "local", "--mode", "batch"]) == 0
     assert "|   1 |" in capsys.readouterr().out
+
+
+WRITING = """\
+CREATE TABLE numbers (n INT) WITH ('connector' = 'datagen', 'number-of-rows' = '3', 'fields.n.kind' = 'sequence',
+  'fields.n.start' = '1', 'fields.n.end' = '3');
+CREATE TABLE kept (n INT) WITH ('connector' = 'filesystem', 'path' = 'PLACE', 'format' = 'json');
+INSERT INTO kept SELECT n FROM numbers;
+"""
+PROMISE = "delivery of Sink: kept: as long as nothing fails, for the job takes no checkpoints"
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_an_insert_says_what_its_sink_guarantees_and_how_far_it_is(tmp_path, capsys, is_quiet):
+    """As `headrace run` does; a query is followed by its rows alone."""
+    script = WRITING.replace("PLACE", str(tmp_path / "kept")) + "SELECT SUM(n) AS s FROM numbers;"
+    assert run(tmp_path, script, *(["--quiet"] if is_quiet else [])) == 0
+    out, err = capsys.readouterr()
+    assert "delivery of" not in out
+    lines = err.splitlines()
+    if is_quiet:
+        assert lines == []
+        return
+    assert lines[0] == PROMISE
+    assert lines[-1].startswith("insert into kept: FINISHED")
+    assert all(line.startswith("insert into kept: ") for line in lines[1:])
+
+
+def test_scripts_get_rows_jobs_and_errors_as_lines_of_json(tmp_path, capsys):
+    script = f"{WRITING.replace('PLACE', str(tmp_path / 'kept'))}SELECT SUM(n) AS s FROM numbers;\n" + (
+        "SHOW TABLES;\nSET 'sql-client.execution.result-mode' = 'table';\n"
+        "SELECT n, CAST(n AS DECIMAL(4, 1)) AS d, TIMESTAMP '2026-01-02 03:04:05' AS t FROM numbers ORDER BY n;\n"
+        "SELECT n,\n  m FROM numbers;\nSHOW TABLES;"
+    )
+    assert run(tmp_path, script, "--json") == 1
+    out, err = capsys.readouterr()
+    assert err == "", "progress is for people"
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert lines[0] == {"statement": 1, "result": "OK"}
+    [begun, ended] = [line["job"] for line in lines if "job" in line]
+    assert begun == {"id": ended["id"], "name": "insert into kept", "delivery": [PROMISE]}
+    assert ended == {"id": begun["id"], "state": "FINISHED"}
+    of = {number: [line for line in lines if line["statement"] == number] for number in range(1, 11)}
+    assert of[3][-1] == {"statement": 3, "result": "OK"}
+    changes = Counter()
+    for line in of[4]:
+        changes[line["row"]["s"]] += 1 if line["op"].startswith("+") else -1
+    assert +changes == {6: 1}
+    assert [line["row"] for line in of[5]] == [{"table name": "kept"}, {"table name": "numbers"}]
+    time = "2026-01-02T03:04:05"
+    assert [line["row"] for line in of[7]] == [{"n": n, "d": f"{n}.0", "t": time} for n in (1, 2, 3)]
+    [failed] = of[8]
+    assert failed["error"]["code"] == "ProgramError"
+    assert (failed["error"]["file"], failed["error"]["line"], failed["error"]["column"]) == (
+        f"{tmp_path}/a.sql", 10, 3,
+    )  # fmt: skip
+    assert "there is no column 'm' here" in failed["error"]["message"]
+    assert of[9] == of[10] == []
+
+
+def test_a_failed_job_is_a_line_of_json_with_the_code_of_its_cause(tmp_path, capsys):
+    script = WRITING.replace("PLACE", str(tmp_path / "kept")).replace("SELECT n FROM", "SELECT 1 / (n - 2) FROM")
+    assert run(tmp_path, script, "--json") == 1
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["job"].get("state") for line in lines if "job" in line] == [None, "FAILED"]
+    assert lines[-1]["error"]["code"].startswith("JobFailedError: ")
+
+
+def test_a_terminal_is_for_people(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert main(["sql", "--json", "--actor-system", "local"]) == 1
+    assert "--json is for the statements of a file" in capsys.readouterr().err
 
 
 # --------------------------------------------------------------------------------------------------------------- views

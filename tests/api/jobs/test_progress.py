@@ -9,6 +9,7 @@ from headrace import StreamExecutionEnvironment
 from headrace.connectors.files import FileSink
 from headrace.engine.protocol.views import JobView, VertexView
 from headrace.jobs.progress import (
+    JobStart,
     LineProgress,
     NotebookProgress,
     TerminalProgress,
@@ -134,8 +135,14 @@ def test_a_log_says_what_a_job_waits_for():
 @pytest.mark.parametrize(
     ("changes", "place"),
     [
-        ({"last_checkpoint_path": "/c/j/chk-12"}, "last checkpoint: /c/j/chk-12"),
-        ({"last_checkpoint_path": "/c/j/chk-12", "savepoint_path": "/s/1"}, "savepoint: /s/1"),
+        (
+            {"last_checkpoint_path": "/c/j/chk-12"},
+            "last checkpoint: /c/j/chk-12; to go on from it: headrace run --from-savepoint /c/j/chk-12 PROGRAM",
+        ),
+        (
+            {"last_checkpoint_path": "/c/j/chk-12", "savepoint_path": "/s/1"},
+            "savepoint: /s/1; to go on from it: headrace run --from-savepoint /s/1 PROGRAM",
+        ),
         ({"last_checkpoint_path": "/c/j/chk-12", "is_checkpoint_kept": False}, "last checkpoint: 12, deleted"),
     ],
 )
@@ -146,6 +153,37 @@ def test_the_end_says_where_a_later_run_can_go_on(state, changes, place):
     assert len(log.lines) == 3
     for is_terminal in (False, True):
         assert drawn([ended], 200, is_terminal=is_terminal).count(place) == 1
+
+
+@pytest.mark.parametrize(
+    ("is_kept", "said"),
+    [
+        (True, ["Ctrl-C cancels the job and keeps its last checkpoint; headrace stop jjjjjjjj ends it with one"]),
+        (False, ["Ctrl-C cancels the job and deletes its checkpoints; headrace stop jjjjjjjj ends it with one"]),
+        (None, []),
+    ],
+)
+def test_a_terminal_says_what_ctrl_c_does_to_checkpoints(is_kept, said, capsys):
+    start = JobStart("j" * 32, "flight delays", ("delivery of files: exactly once",), is_kept)
+    TerminalProgress().begins(start)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "delivery of files: exactly once"
+    assert [line.removesuffix(" to go on from") for line in lines[1:]] == said
+    log = Log()
+    log.progress.begins(start)
+    assert log.lines == ["delivery of files: exactly once"], "nobody presses a key in a log"
+
+
+def test_what_was_left_shows_nothing_more():
+    """A job that goes on behind a prompt of SQL is asked for later, and must not draw into the prompt."""
+    progress = TerminalProgress()
+    console = Console(file=io.StringIO(), force_terminal=False)
+    progress._start = lambda: setattr(progress, "_console", console) or console
+    with progress:
+        progress.update(view())
+    progress.update(view("FINISHED"))
+    assert "RUNNING" in console.file.getvalue()
+    assert "FINISHED" not in console.file.getvalue()
 
 
 def test_the_end_of_a_job_without_checkpoints_names_no_place():
@@ -174,10 +212,12 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch):
 
     monkeypatch.setattr(display, "display", show)
     progress = NotebookProgress()
+    progress.begins(JobStart("j", "flight delays", ("delivery of <files>: exactly once",)))
     for one in (view(), view(), view("FINISHED"), view("FINISHED")):
         progress.update(one)
     assert [kind for kind, _ in shown] == ["display", "update", "update"]
     assert "FINISHED" in shown[-1][1]
+    assert all("delivery of &lt;files&gt;: exactly once" in content for _, content in shown)
 
 
 @pytest.mark.parametrize(("wanted", "is_said"), [("lines", True), ("terminal", True), ("none", False), ("", False)])

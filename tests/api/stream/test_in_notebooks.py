@@ -105,6 +105,54 @@ def test_progress_of_a_job_is_followed_beside_other_work(notebook, env):
     assert "watched: FINISHED" in output.client._repr_html_()
 
 
+def endless(env, name):
+    env.from_source(GeneratorSource(lambda n: n, records_per_second=200), None, "numbers").print()
+    return env.execute_async(name)
+
+
+def test_a_job_that_a_cell_starts_again_is_told_and_the_first_one_can_be_ended(notebook, env, capsys):
+    first = endless(env, "again")
+    assert capsys.readouterr().err == ""
+    other = endless(env, "another name")
+    assert capsys.readouterr().err == ""
+    second = endless(env, "again")
+    told = capsys.readouterr().err
+    assert f"job 'again' ({second.get_job_id()[:8]}) runs beside one of that name ({first.get_job_id()[:8]})" in told
+    assert "client.earlier.cancel()" in told
+    assert second.earlier is first
+    assert (first.earlier, other.earlier) == (None, None)
+    second.earlier.cancel()
+    assert first.get_job_status().value == "CANCELED"
+    assert second.get_job_status().value == "RUNNING" or not second.get_job_status().is_terminal
+    second.cancel()
+    third = endless(env, "again")
+    assert capsys.readouterr().err == "", "nothing of that name runs any more"
+    assert third.earlier is None
+    third.cancel()
+    other.cancel()
+
+
+def test_a_job_of_an_environment_that_was_closed_is_none_that_runs(notebook, env, capsys):
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=1) as closed:
+        endless(closed, "closed")
+    client = endless(env, "closed")
+    assert capsys.readouterr().err == ""
+    client.cancel()
+
+
+def test_what_sinks_guarantee_stands_below_the_table_of_a_job(notebook, env):
+    env.from_source(GeneratorSource(lambda n: n, count=5), None, "numbers").print().name("shown")
+    client = env.execute_async("told")
+    said = "delivery of Sink: shown: as long as nothing fails, for the job takes no checkpoints"
+    assert client.live().wait(60)
+    assert said in notebook.outputs[0]
+    assert said in client._repr_html_()
+    env.from_collection([1]).print().name("shown")
+    env.execute("waited for")
+    assert "waited for: FINISHED" in notebook.outputs[-1]
+    assert said in notebook.outputs[-1]
+
+
 def test_outside_of_a_notebook_nothing_is_run(env):
     stream = env.from_collection([1]).map(lambda n: n)
     plan = env.get_execution_plan()
