@@ -8,12 +8,20 @@ from __future__ import annotations
 from headrace.connectors.files import FileSink, FileSource
 from headrace.state.files.memory import MemoryFileSystem
 
-MAKERS = {"jsonl": FileSink.json_lines, "csv": FileSink.csv, "parquet": FileSink.parquet}
+MAKERS = {
+    "jsonl": FileSink.json_lines,
+    "csv": FileSink.csv,
+    "parquet": FileSink.parquet,
+    "orc": FileSink.orc,
+    "avro": FileSink.avro,
+}
 OF_PAIRS = {"seq": FileSink.sequence_file}
 READERS = {
     "jsonl": FileSource.json_lines,
     "csv": lambda path: FileSource.csv(path, {"i": int}),
     "parquet": FileSource.parquet,
+    "orc": FileSource.orc,
+    "avro": FileSource.avro,
     "seq": FileSource.sequence_file,
 }
 IN_FOLDERS = {"recursive": True, "folders": {"f": int}}
@@ -21,6 +29,8 @@ READERS_OF_FOLDERS = {
     "jsonl": lambda path: FileSource.json_lines(path, {"i": int}, **IN_FOLDERS),
     "csv": lambda path: FileSource.csv(path, {"i": int}, **IN_FOLDERS),
     "parquet": lambda path: FileSource.parquet(path, **IN_FOLDERS),
+    "orc": lambda path: FileSource.orc(path, **IN_FOLDERS),
+    "avro": lambda path: FileSource.avro(path, **IN_FOLDERS),
 }
 
 

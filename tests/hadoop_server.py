@@ -1,7 +1,9 @@
-"""Hadoop's own programs for tests: what writes and reads SequenceFiles, and Hadoop streaming in one process.
+"""Hadoop's own programs for tests: what writes and reads SequenceFiles, Hadoop streaming in one process, and Avro's own
+writer and reader of files.
 
-There is no server: each is a Java program that runs and ends. Hadoop's classes are those of `hdfs_server`; LZ4 and
-Hadoop streaming are fetched beside them. Skips the test, with the reason, where there is no Maven or no Java compiler.
+There is no server: each is a Java program that runs and ends. Hadoop's classes are those of `hdfs_server`; LZ4, Hadoop
+streaming and Avro are fetched beside them. Skips the test, with the reason, where there is no Maven or no Java
+compiler.
 """
 
 from __future__ import annotations
@@ -26,15 +28,29 @@ _NEEDED = (
     ("org.apache.hadoop", "hadoop-streaming", STREAMING_VERSION),
 )
 _NO_OTHERS = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM_OF = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>hadoop</artifactId><version>1</version>
   <dependencies>{}</dependencies>
 </project>
-""".format(
+"""
+_POM = _POM_OF.format(
     "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
         f"{_NO_OTHERS}</dependency>"
         for group, name, version in _NEEDED
+    )
+)
+AVRO_VERSION = "1.12.1"
+_OF_AVRO = (
+    ("org.apache.avro", "avro", AVRO_VERSION),
+    ("org.xerial.snappy", "snappy-java", "1.1.10.7"),
+    ("com.github.luben", "zstd-jni", "1.5.6-3"),
+    ("org.tukaani", "xz", "1.9"),
+)
+_AVRO_POM = _POM_OF.format(
+    "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in _OF_AVRO
     )
 )
 _OPTIONS = ("-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
@@ -69,6 +85,34 @@ class Hadoop:
         """Run a job of Hadoop streaming in one process (`LocalJobRunner`)."""
         local = ["-D", "mapreduce.framework.name=local", "-D", "fs.defaultFS=file:///"]
         return self._run(["org.apache.hadoop.streaming.HadoopStreaming", *local, *options])
+
+
+class AvroPrograms:
+    """Avro's classes, and the program of `tests/data/AvroRecords.java` compiled with them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._java, compiler = java_for("Avro"), shutil.which("javac")
+        if compiler is None:
+            pytest.skip("there is no Java compiler")
+        jars = jars_of(_AVRO_POM, f"Avro {AVRO_VERSION}", f"avro-{AVRO_VERSION}")
+        self._classes = f"{directory}:{jars}/*"
+        source = Path(__file__).parent / "data" / "AvroRecords.java"
+        subprocess.run([compiler, "-d", directory, "-cp", self._classes, source], check=True, capture_output=True)
+
+    def records(self, commands: Iterable[str]) -> list[str]:
+        """What the program answers to each line: ``write``, ``splits`` or ``read``."""
+        command = [self._java, *_OPTIONS, "-cp", self._classes, "AvroRecords"]
+        given = "".join(f"{line}\n" for line in commands)
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stderr[-2_000:]
+        return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="session")
+def avro_of_java() -> Iterator[AvroPrograms]:
+    """One for all tests of a process."""
+    with tempfile.TemporaryDirectory(prefix="headrace-avro-", dir="/tmp") as directory:
+        yield AvroPrograms(Path(directory))
 
 
 @pytest.fixture(scope="session")

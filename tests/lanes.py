@@ -38,7 +38,11 @@ IN_EVERY_RUN = frozenset({"kafka", "postgresql", "s3"})
 """Lanes of README's command; where their servers are not there, their tests are skipped."""
 
 ALSO_OF = {
-    "hadoop": ("api/formats/sequence_files.py", "api/formats/writables.py"),
+    "hadoop": (
+        "api/formats/containers/avro_files.py",
+        "api/formats/containers/sequence_files.py",
+        "api/formats/containers/writables.py",
+    ),
     "registry": ("api/formats/avro_messages.py",),
     "hdfs": ("state/files/filesystem.py",),
     "s3": ("state/files/objects.py", "state/files/filesystem.py", "state/checkpoints/leases.py"),

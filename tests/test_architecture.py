@@ -72,6 +72,7 @@ ROOMS = (
     "actors",
     "api/data",
     "api/formats",
+    "api/formats/containers",
     "api/arguments",
     "api/rest",
     "api/jobs",

@@ -3,8 +3,8 @@ where subtasks run.
 
 The executor in process and Spark's Python processes read by this code, so that a file means the same records
 everywhere; Spark reads by itself only Parquet whose types are all its own. A split is a file, some row groups of a
-Parquet file, or a range of bytes of a SequenceFile. Columns and the condition that were pushed into a source are
-applied here, before records leave the reader.
+Parquet file, a stripe of an ORC file, or a range of bytes of a SequenceFile or a file of Avro. Columns and the
+condition that were pushed into a source are applied here, before records leave the reader.
 
 Source: Flink's ``FileInputFormat``.
 """
@@ -26,10 +26,11 @@ from headrace.engine.plan.plan import FileSource
 from headrace.state.files.filesystem import filesystem_for
 
 from ..formats.blocks import READ_ERRORS, RecordFile
+from ..formats.containers.orc_files import open_orc, stripe_batches
+from ..formats.containers.typed_files import CONTAINERS, container_records_of
 from ..formats.contract import BYTE_ORDER_MARK, RecordFormat, Rejected, decode_all
 from ..formats.csv_records import read_csv_stream
 from ..formats.json_lines import JsonColumns
-from ..formats.sequence_files import sequence_records_of
 from ..formats.text import TextLines
 
 __all__ = ["FileSplit", "FilesOfSource", "Reading"]
@@ -39,7 +40,7 @@ _ROW_GROUPS_BYTES = 64 << 20
 
 
 _RANGE_BYTES = 64 << 20
-"""A SequenceFile is cut into splits of this size."""
+"""SequenceFiles and files of Avro are cut into splits of this size."""
 
 _HEADER_BYTES = 64 << 10
 """How much of a CSV file is looked at to see whether it has a record, which Arrow's reader wants."""
@@ -50,9 +51,9 @@ class FileSplit(NamedTuple):
 
     Attributes:
         path: The file.
-        row_groups: Of a Parquet file; None for the whole file.
+        row_groups: Of a Parquet file, or stripes of an ORC file; None for the whole file.
         folder_values: See `FileSource`.
-        byte_range: Of a SequenceFile: where the split begins, and where the next one does.
+        byte_range: Of a SequenceFile or a file of Avro: where the split begins, and where the next one does.
     """
 
     path: str
@@ -73,7 +74,9 @@ class FilesOfSource:
         files = _files_wanted(source)
         if source.format == "parquet":
             return [split for path, values in files for split in _parquet_splits(path, values)]
-        if source.format == "sequence":
+        if source.format == "orc":
+            return [split for path, values in files for split in _stripes(path, values)]
+        if source.format in CONTAINERS:
             return [split for path, values in files for split in _ranges(path, values)]
         return [FileSplit(path, None, values) for path, values in files]
 
@@ -119,7 +122,7 @@ class Reading:
 
 
 def _parquet_splits(path: str, folder_values: tuple[Any, ...]) -> Iterator[FileSplit]:
-    from ..formats.parquet_files import open_parquet
+    from ..formats.containers.parquet_files import open_parquet
 
     fs, inside = filesystem_for(path)
     with Reading(path), fs.open_input(inside) as file, open_parquet(file) as parquet:
@@ -133,6 +136,14 @@ def _parquet_splits(path: str, folder_values: tuple[Any, ...]) -> Iterator[FileS
                 groups, size = [], 0
         if groups:
             yield FileSplit(path, tuple(groups), folder_values)
+
+
+def _stripes(path: str, folder_values: tuple[Any, ...]) -> Iterator[FileSplit]:
+    fs, inside = filesystem_for(path)
+    with Reading(path), fs.open_input(inside) as file:
+        count = open_orc(file).nstripes
+    for stripe in range(count):
+        yield FileSplit(path, (stripe,), folder_values)
 
 
 def _ranges(path: str, folder_values: tuple[Any, ...]) -> Iterator[FileSplit]:
@@ -218,8 +229,11 @@ def _batches(source: FileSource, split: FileSplit, own: list[str] | None) -> Ite
     if source.format == "csv":
         yield from _csv_batches(source, split, schema)
         return
-    if source.format == "sequence":
-        yield from _contained_batches(split, schema)
+    if source.format == "orc":
+        yield from _orc_batches(source, split, schema)
+        return
+    if source.format in CONTAINERS:
+        yield from _contained_batches(source, split, schema)
         return
     fs, inside = filesystem_for(split.path)
     with closing(RecordFile(fs, inside)) as file:
@@ -230,11 +244,11 @@ def _batches(source: FileSource, split: FileSplit, own: list[str] | None) -> Ite
             line += form.num_lines(block)
 
 
-def _contained_batches(split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _contained_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records behind the marks that are in the range of a split."""
     fs, inside = filesystem_for(split.path)
     with closing(RecordFile(fs, inside, is_compressed=False)) as file:
-        form = sequence_records_of(file)
+        form = container_records_of(source.format, file)
         start, end = split.byte_range or (0, None)
         byte = form.first_byte if start <= form.first_byte else file.first_line_from(start, form.line_end)
         file.open_at(byte)
@@ -243,7 +257,7 @@ def _contained_batches(split: FileSplit, schema: pa.Schema) -> Iterator[pa.Recor
                 if isinstance(piece, Rejected):
                     message = f"a file cannot be read: {piece.cause}"
                     raise SourceError(message, position=f"byte {byte + piece.byte_offset}")
-                yield piece.columns.select(schema.names)
+                yield _in_schema(source, piece.columns, schema)
             byte += len(block)
 
 
@@ -288,20 +302,42 @@ def _csv_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Ite
 
 
 def _parquet_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    from ..formats.parquet_files import int96_unit_of, open_parquet, row_group_batches
+    from ..formats.containers.parquet_files import int96_unit_of, open_parquet, row_group_batches
 
     fs, inside = filesystem_for(split.path)
     unit = int96_unit_of(schema)
     with fs.open_input(inside) as file, open_parquet(file, unit) as parquet:
-        there = [name for name in schema.names if name in parquet.schema_arrow.names]
-        if source.is_uniform and len(there) < len(schema.names):
-            missing = next(name for name in schema.names if name not in there)
-            message = f"column {missing!r} is not in the file; its columns are {parquet.schema_arrow.names}"
-            raise SourceError(message, hint="the file was another one when the program was written")
+        there = _columns_there(source, schema, parquet.schema_arrow.names)
         groups = range(parquet.metadata.num_row_groups) if split.row_groups is None else split.row_groups
         for batch in row_group_batches(parquet, groups, there):
-            # Columns come in the file's order, whatever was asked for; the names decide.
-            yield batch.select(there) if source.is_uniform else _as_declared(batch, schema)
+            yield _in_schema(source, batch, schema)
+
+
+def _orc_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    fs, inside = filesystem_for(split.path)
+    with fs.open_input(inside) as file:
+        stripes = open_orc(file)
+        there = _columns_there(source, schema, stripes.schema.names)
+        for batch in stripe_batches(stripes, split.row_groups or range(stripes.nstripes), there):
+            yield _in_schema(source, batch, schema)
+
+
+def _columns_there(source: FileSource, schema: pa.Schema, names: list[str]) -> list[str]:
+    """Those of the columns that a file has; all of them, where all files are alike."""
+    there = [name for name in schema.names if name in names]
+    if source.is_uniform and len(there) < len(schema.names):
+        missing = next(name for name in schema.names if name not in there)
+        message = f"column {missing!r} is not in the file; its columns are {names}"
+        raise SourceError(message, hint="the file was another one when the program was written")
+    return there
+
+
+def _in_schema(source: FileSource, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns that are wanted. They come in the file's order, whatever was asked for; the names decide."""
+    if not source.is_uniform:
+        return _as_declared(batch, schema)
+    _columns_there(source, schema, batch.schema.names)
+    return batch.select(schema.names)
 
 
 def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

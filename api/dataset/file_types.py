@@ -10,9 +10,9 @@ Source: Spark's ``mergeSchema``; SQL's rule that a type does not depend on which
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from headrace.state.files.filesystem import filesystem_for
 
 from .types import schema_with_kind
 
-__all__ = ["merged_type", "parquet_types", "plain_schema", "refuse_doubled", "require_one_type", "sequence_types"]
+__all__ = ["merged_type", "plain_schema", "refuse_doubled", "require_one_type", "types_in"]
 
 _READERS = 8
 
@@ -47,54 +47,34 @@ def refuse_doubled(what: str, schema: pa.Schema) -> None:
         raise ProgramError(message)
 
 
-def parquet_types(paths: Sequence[str]) -> list[pa.Schema]:
-    """Return the types of the records of Parquet files, of which only the ends are read.
+def types_in(form: str, paths: Sequence[str]) -> list[pa.Schema]:
+    """Return the types of the records of files that say them, of which only the ends or the beginnings are read.
+
+    Args:
+        form: ``parquet``, ``orc``, ``avro`` or ``sequence``.
+        paths: The files.
 
     Raises:
-        SourceError: If one cannot be read.
+        SourceError: If one cannot be read. ConfigurationError: If it has something that is not known.
     """
     with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
-        return list(pool.map(_parquet_type, paths))
+        return list(pool.map(functools.partial(_type_in, form), paths))
 
 
-def _parquet_type(path: str) -> pa.Schema:
-    from ..formats.parquet_files import open_parquet, without_extensions
+def _type_in(form: str, path: str) -> pa.Schema:
+    from ..formats.containers.typed_files import columns_in
 
     try:
         fs, inside = filesystem_for(path)
-        with fs.open_input(inside) as file, open_parquet(file) as parquet:
-            schema = plain_schema(without_extensions(parquet.schema_arrow))
-    except (pa.ArrowException, StorageError) as error:
-        message = f"a file cannot be read: {error}"
-        raise SourceError(message, path=str(path)) from error
-    refuse_doubled("file", schema)
-    return schema
-
-
-def sequence_types(paths: Sequence[str]) -> list[pa.Schema]:
-    """Return the types of the records of SequenceFiles, of which only the beginnings are read.
-
-    Raises:
-        SourceError: If one cannot be read. ConfigurationError: If it has a class or a codec that is not known.
-    """
-    with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
-        return list(pool.map(_sequence_type, paths))
-
-
-def _sequence_type(path: str) -> pa.Schema:
-    from ..formats.blocks import RecordFile
-    from ..formats.sequence_files import sequence_records_of
-
-    try:
-        fs, inside = filesystem_for(path)
-        with closing(RecordFile(fs, inside, is_compressed=False)) as file:
-            return sequence_records_of(file).schema
-    except StorageError as error:
+        schema = plain_schema(columns_in(form, fs, inside))
+    except (pa.ArrowException, OSError, StorageError) as error:
         message = f"a file cannot be read: {error}"
         raise SourceError(message, path=str(path)) from error
     except ConfigurationError as error:
         error.context.update(path=str(path))
         raise
+    refuse_doubled("file", schema)
+    return schema
 
 
 _HINT = "merge_schema=True takes the columns of all files, in types that hold all values; schema=... declares them"

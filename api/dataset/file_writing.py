@@ -15,24 +15,30 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.columns.records import MAX_BATCH_ROWS, Batch
+from headrace.engine.columns.records import Batch
 from headrace.engine.errors import SinkError, TypeMismatchError, UserFunctionError
 from headrace.engine.partitions.wire_records import decode, empty_batch, gathered
 from headrace.engine.plan.plan import WriteFiles, row_kind
-from headrace.state.files.filesystem import filesystem_for, join_uri
+from headrace.state.files.filesystem import FileSystem, filesystem_for, join_uri
 
+from ..formats.containers.sequence_files import SequenceEncoder
+from ..formats.containers.typed_files import batches_of, columns_encoder, columns_in
 from ..formats.contract import RecordEncoder
 from ..formats.csv_records import CsvEncoder
 from ..formats.folders import by_folder
 from ..formats.json_lines import JsonEncoder
-from ..formats.parquet_files import ParquetEncoder
-from ..formats.sequence_files import SequenceEncoder
 from ..formats.text import TextEncoder
 
 __all__ = ["SUFFIXES", "TEMPORARY", "of_one_schema", "write_empty", "write_part"]
 
-SUFFIXES = {"csv": ".csv", "json": ".json", "parquet": ".parquet", "sequence": ".seq", "text": ".txt"}
+SUFFIXES = {
+    "avro": ".avro", "csv": ".csv", "json": ".json", "orc": ".orc", "parquet": ".parquet", "sequence": ".seq",
+    "text": ".txt",
+}  # fmt: skip
 """The ending of a part's name, by format."""
+
+_OF_COLUMNS = ("parquet", "orc", "avro")
+"""Formats whose files say the types of their columns."""
 
 TEMPORARY = "_temporary"
 """The folder in a sink's folder where parts are until all are written."""
@@ -95,7 +101,7 @@ def write_empty(sink: WriteFiles) -> str | None:
         Its name, for `of_one_schema`; None if the format needs columns and the records have no type.
     """
     schema = sink.inputs[0].schema
-    if schema is None and sink.format in ("csv", "parquet", "sequence"):
+    if schema is None and sink.format in ("csv", "sequence", *_OF_COLUMNS):
         return None
     nothing: list[Batch] = [] if schema is None else [Batch.of_columns(empty_batch(schema))]
     return _written(sink, f"{TEMPORARY}/part-00000-empty{SUFFIXES[sink.format]}", nothing)
@@ -104,9 +110,9 @@ def write_empty(sink: WriteFiles) -> str | None:
 def of_one_schema(sink: WriteFiles, parts: list[str]) -> list[str]:
     """Parts of which all have the same columns; those that differ are written again.
 
-    Records without a declared type have the columns and types that the records of each partition show. In Parquet they
-    become the type that holds all of them (null and int64 are int64, int64 and double are double); in CSV only the
-    names count.
+    Records without a declared type have the columns and types that the records of each partition show. In Parquet,
+    ORC and Avro they become the type that holds all of them (null and int64 are int64, int64 and double are double); in
+    CSV only the names count.
 
     Returns:
         The names of the parts, in the same order.
@@ -114,26 +120,17 @@ def of_one_schema(sink: WriteFiles, parts: list[str]) -> list[str]:
     Raises:
         TypeMismatchError: If there is no such type, or if CSV files would have different columns.
     """
-    if sink.inputs[0].schema is not None or sink.format not in ("csv", "parquet") or len(parts) < 2:
+    if sink.inputs[0].schema is not None or sink.format not in ("csv", *_OF_COLUMNS) or len(parts) < 2:
         return parts
-    import pyarrow.csv as pacsv
-    import pyarrow.parquet as pq
-
     places = [filesystem_for(join_uri(sink.path, part)) for part in parts]
-    schemas = []
-    for fs, path in places:
-        with fs.open_input(path) as file:
-            if sink.format == "parquet":
-                schemas.append(pq.read_schema(file))
-            else:
-                parse = pacsv.ParseOptions(delimiter=sink.options.get("delimiter", ","), newlines_in_values=True)
-                names = pacsv.open_csv(file, parse_options=parse).schema.names
-                has_header = sink.options.get("header", True)
-                schemas.append(pa.schema([(n if has_header else f"f{i}", pa.string()) for i, n in enumerate(names)]))
+    schemas = [
+        columns_in(sink.format, fs, path) if sink.format in _OF_COLUMNS else _csv_columns(sink, fs, path)
+        for fs, path in places
+    ]
     hint = "declare the records' type, by output_type or with_schema"
     try:
         common = pa.unify_schemas(schemas, promote_options="permissive")
-        if sink.format == "parquet":
+        if sink.format in _OF_COLUMNS:
             return [
                 part if schema.equals(common) else _rewritten(sink, part, common)
                 for part, schema in zip(parts, schemas, strict=True)
@@ -147,39 +144,44 @@ def of_one_schema(sink: WriteFiles, parts: list[str]) -> list[str]:
     return parts
 
 
-def _rewritten(sink: WriteFiles, part: str, schema: pa.Schema) -> str:
-    """A Parquet part with other types, and columns of null that it lacks."""
-    import pyarrow.parquet as pq
+def _csv_columns(sink: WriteFiles, fs: FileSystem, path: str) -> pa.Schema:
+    import pyarrow.csv as pacsv
 
+    parse = pacsv.ParseOptions(delimiter=sink.options.get("delimiter", ","), newlines_in_values=True)
+    with fs.open_input(path) as file:
+        names = pacsv.open_csv(file, parse_options=parse).schema.names
+    has_header = sink.options.get("header", True)
+    return pa.schema([(name if has_header else f"f{i}", pa.string()) for i, name in enumerate(names)])
+
+
+def _rewritten(sink: WriteFiles, part: str, schema: pa.Schema) -> str:
+    """A part with other types, and columns of null that it lacks."""
     name = f"{TEMPORARY}/part-{part.split('-')[1]}-unified{SUFFIXES[sink.format]}"
     source_fs, source = filesystem_for(join_uri(sink.path, part))
     target_fs, target = filesystem_for(join_uri(sink.path, name))
-    compression = sink.options.get("compression", "snappy")
-    with (
-        source_fs.open_input(source) as file,
-        target_fs.open_output(target) as out,
-        pq.ParquetWriter(out, schema, compression=compression) as writer,
-    ):
-        for batch in pq.ParquetFile(file).iter_batches(MAX_BATCH_ROWS):
+    with target_fs.open_output(target) as out:
+        encoder = columns_encoder(sink.format, out, sink.options["compression"])
+        for batch in batches_of(sink.format, source_fs, source):
             columns = [
                 batch.column(field.name).cast(field.type)
                 if field.name in batch.schema.names
                 else pa.nulls(batch.num_rows, field.type)
                 for field in schema
             ]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+            encoder.write(pa.RecordBatch.from_arrays(columns, schema=schema))
+        encoder.finish()
     return name
 
 
 def _write(sink: WriteFiles, file: Any, batches: Iterable[Batch]) -> None:
     options = sink.options
-    if sink.format == "parquet":
-        parquet = ParquetEncoder(file, options.get("compression", "snappy"))
+    if sink.format in _OF_COLUMNS:
+        whole = columns_encoder(sink.format, file, options["compression"])
         for columns in _columns(sink, batches):
-            if not parquet.write(columns):
+            if not whole.write(columns):
                 message = f"records of one partition are of different types: {columns.schema}"
                 raise TypeMismatchError(message, hint="declare the records' type, by output_type or with_schema")
-        parquet.finish()
+        whole.finish()
         return
     encoder: RecordEncoder
     if sink.format == "csv":

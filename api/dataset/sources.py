@@ -26,11 +26,10 @@ from .dataset import DataSet
 from .file_reading import FilesOfSource, Reading
 from .file_types import (
     merged_type,
-    parquet_types,
     plain_schema,
     refuse_doubled,
     require_one_type,
-    sequence_types,
+    types_in,
 )  # fmt: skip
 from .input_files import FolderColumns, InputFile, Paths, csv_headers, files_at, first_beginning, folder_columns
 from .types import declared_schema, schema_of_rows, schema_with_kind
@@ -272,14 +271,33 @@ class DataSetSources(ABC):
         Raises:
             SourceError: If files have different columns or types; with the file and the column.
         """
+        return self._read_columns("parquet", path, columns, schema, merge_schema)
+
+    def read_orc(
+        self, path: Paths, columns: Sequence[str] | None = None, *, schema: Any = None, merge_schema: bool = False
+    ) -> DataSet:
+        """Records of ORC files; `FileSource.orc` says of which types. All arguments are as of `read_parquet`."""
+        return self._read_columns("orc", path, columns, schema, merge_schema)
+
+    def read_avro(
+        self, path: Paths, columns: Sequence[str] | None = None, *, schema: Any = None, merge_schema: bool = False
+    ) -> DataSet:
+        """Records of container files of Avro; `FileSource.avro` says of which types. All arguments are as of
+        `read_parquet`. Large files are read in parallel.
+        """
+        return self._read_columns("avro", path, columns, schema, merge_schema)
+
+    def _read_columns(
+        self, form: str, path: Paths, columns: Sequence[str] | None, schema: Any, merge_schema: bool
+    ) -> DataSet:
         from ..formats.schemas import schema_of
 
         paths = files_at(path)
         declared = schema_of(schema)
         if declared is not None and merge_schema:
-            message = "read_parquet takes a schema or merge_schema, not both"
+            message = f"read_{form} takes a schema or merge_schema, not both"
             raise ProgramError(message)
-        found = parquet_types(paths)
+        found = types_in(form, paths)
         if declared is not None:
             refuse_doubled("schema", declared)
             in_files = {name for one in found for name in one.names}
@@ -292,7 +310,7 @@ class DataSetSources(ABC):
             folders = folder_columns(paths, own.names)
         types = {field.name: field.type for field in own}
         is_uniform = all({field.name: field.type for field in one} == types for one in found)
-        data = self._files("parquet", paths, own, {}, folders, is_uniform=is_uniform)
+        data = self._files(form, paths, own, {}, folders, is_uniform=is_uniform)
         return data if columns is None else data.project(*columns)
 
     def read_sequence_file(self, path: Paths) -> DataSet:
@@ -308,7 +326,7 @@ class DataSetSources(ABC):
             ConfigurationError: If it has a class or a codec that is not known.
         """
         paths = files_at(path)
-        found = sequence_types(paths)
+        found = types_in("sequence", paths)
         schema = require_one_type(paths, found, "read files of other classes apart")
         return self._files("sequence", paths, schema, {}, folder_columns(paths, schema.names))
 

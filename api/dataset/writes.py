@@ -16,9 +16,12 @@ from headrace.engine.errors import TypeMismatchError
 from headrace.engine.plan.plan import WriteFiles
 
 from ..arguments.places import lasting_place
+from ..formats.avro_types import avro_schema_of
+from ..formats.containers.avro_files import require_avro_codec
+from ..formats.containers.orc_files import OrcCompression, orc_schema_of, require_orc_compression
+from ..formats.containers.sequence_files import SequenceCompression, SequenceSettings
 from ..formats.csv_lexing import require_delimiter
 from ..formats.folders import require_folder_columns
-from ..formats.sequence_files import SequenceCompression, SequenceSettings
 from .output_folders import FilesOfSink
 from .recorded import Recorded
 from .types import check_fields
@@ -84,6 +87,36 @@ class WriteVerbs(Recorded):
         Records without a type get one that fits those of all partitions; if there is none, the job fails.
         """
         self._write("parquet", path, mode, {"compression": compression}, partition_by)
+
+    def write_as_orc(
+        self,
+        path: str,
+        *,
+        compression: OrcCompression = "zlib",
+        mode: WriteMode = "error",
+        partition_by: str | Sequence[str] = (),
+    ) -> None:
+        """Write ORC files when the environment executes; `FileSink.orc` says of which types, in which compressions.
+
+        Records without a type get one as in `write_as_parquet`. ``partition_by`` is as of `write_as_csv`.
+        """
+        require_orc_compression(compression)
+        if self.schema is not None:
+            orc_schema_of(self.schema)
+        self._write("orc", path, mode, {"compression": compression}, partition_by)
+
+    def write_as_avro(
+        self, path: str, *, codec: str = "snappy", mode: WriteMode = "error", partition_by: str | Sequence[str] = ()
+    ) -> None:
+        """Write container files of Avro when the environment executes; `FileSink.avro` says of which types, by which
+        codecs.
+
+        Records without a type get one as in `write_as_parquet`. ``partition_by`` is as of `write_as_csv`.
+        """
+        require_avro_codec(codec)
+        if self.schema is not None:
+            avro_schema_of(self.schema)
+        self._write("avro", path, mode, {"compression": codec}, partition_by)
 
     def write_as_sequence_file(
         self,

@@ -14,22 +14,22 @@ from __future__ import annotations
 import decimal
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
-from headrace.state.extras import needs
 from headrace.state.values.serde import columns_from_rows, rows_from_columns
 
+from .avro_types import avro_library, avro_schema_of, parsed_avro_schema
 from .contract import columns_to_write
 from .row_messages import RowMessages
 from .schema_registry import SchemaRegistry
 from .schemas import schema_of
 
-__all__ = ["AvroMessages", "avro_schema_of"]
+__all__ = ["AvroMessages"]
 
 _MAX_SCHEMAS = 1_000
 """So many parsed schemas are kept; more are forgotten, and parsed again."""
@@ -59,7 +59,7 @@ class AvroMessages(RowMessages):
             raise ConfigurationError(message)
         self.schema = found
         self._registry = registry
-        self._written = avro_schema if avro_schema is not None else json.dumps(avro_schema_of(found))
+        self._written = avro_schema if avro_schema is not None else json.dumps(avro_schema_of(found, of_messages=True))
         self._as_read = pa.schema([field.with_type(_as_read(field.type)) for field in found])
         self._days_and_hours = [field for field in found if _has_days_or_hours(field.type)]
         # Schemas as they are worked with, by their texts.
@@ -75,7 +75,7 @@ class AvroMessages(RowMessages):
     def _row(self, message: bytes) -> dict[str, Any] | str:
         """A message's fields, or why it has none."""
         text: str | None = self._written
-        library = _fastavro()  # what is not installed is no fault of the message
+        library = avro_library()  # what is not installed is no fault of the message
         try:
             if self._registry is not None:
                 number, text, message = self._registry.schema_of(message)
@@ -106,7 +106,7 @@ class AvroMessages(RowMessages):
             ExternalError: If it does not answer.
         """
         head = b"" if self._registry is None else self._registry.head_of(self._written)
-        write, parsed = _fastavro().schemaless_writer, self._parse(self._written)
+        write, parsed = avro_library().schemaless_writer, self._parse(self._written)
         rows = rows_from_columns(columns_to_write(batch, self.schema).cast(self._as_read))
         made: list[bytes] = []
         for row in rows:
@@ -123,65 +123,11 @@ class AvroMessages(RowMessages):
     def _parse(self, text: str) -> Any:
         parsed = self._parsed.get(text)
         if parsed is None:
-            library = _fastavro()
-            try:
-                parsed = library.parse_schema(json.loads(text))
-            except (ValueError, KeyError, TypeError, library.schema.SchemaParseException) as error:
-                message = f"it is no schema of Avro: {error!r:.300}"
-                raise ValueError(message) from error
+            parsed = parsed_avro_schema(text)
             if len(self._parsed) >= _MAX_SCHEMAS:
                 self._parsed.clear()
             self._parsed[text] = parsed
         return parsed
-
-
-def avro_schema_of(schema: pa.Schema, name: str = "record") -> dict[str, Any]:
-    """Return the Avro schema of columns, each of which may be null.
-
-    Raises:
-        ConfigurationError: If a type has none in Avro.
-    """
-    fields = [
-        {"name": field.name, "type": ["null", _type_of(field.type, f"{name}.{field.name}")], "default": None}
-        for field in schema
-    ]
-    return {"type": "record", "name": name, "fields": fields}
-
-
-_ATOMS: tuple[tuple[Callable[[pa.DataType], bool], Any], ...] = (
-    (pa.types.is_boolean, "boolean"),
-    (lambda kind: pa.types.is_signed_integer(kind) and kind.bit_width <= 32, "int"),
-    (pa.types.is_int64, "long"),
-    (pa.types.is_float32, "float"),
-    (pa.types.is_float64, "double"),
-    (lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind), "string"),
-    (lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind), "bytes"),
-    (pa.types.is_date32, {"type": "int", "logicalType": "date"}),
-    (
-        lambda kind: pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"),
-        {"type": "long", "logicalType": "timestamp-millis"},
-    ),
-    (
-        lambda kind: pa.types.is_timestamp(kind) and kind.unit == "us",
-        {"type": "long", "logicalType": "timestamp-micros"},
-    ),
-)
-
-
-def _type_of(kind: pa.DataType, name: str) -> Any:
-    for is_it, avro in _ATOMS:
-        if is_it(kind):
-            return avro
-    if pa.types.is_decimal(kind):
-        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    if pa.types.is_list(kind):
-        return {"type": "array", "items": ["null", _type_of(kind.value_type, name)]}
-    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
-        return {"type": "map", "values": ["null", _type_of(kind.item_type, name)]}
-    if pa.types.is_struct(kind):
-        return avro_schema_of(pa.schema(list(kind)), name)
-    message = f"Avro has no type for {kind}"
-    raise ConfigurationError(message, column=name)
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:
@@ -224,9 +170,3 @@ def _refuse_fractions(value: Any, kind: pa.DataType, name: str) -> None:
     elif isinstance(value, (float, decimal.Decimal, bool)):
         message = f"column {name!r} has a {'DATE' if pa.types.is_date(kind) else 'TIME'}; got {value!r}"
         raise TypeMismatchError(message)
-
-
-def _fastavro() -> Any:
-    with needs("messages in Avro need fastavro", "avro"):
-        import fastavro
-    return fastavro

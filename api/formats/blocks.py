@@ -141,16 +141,29 @@ class RecordFile:
             form: The records' format.
             byte: Where the file stands.
             end: Where the next range begins; None for a whole file.
+
+        Raises:
+            DamagedFileError: As of `ContainedRecords.cut` and `ContainedRecords.require_end`.
         """
-        if end is None:
-            return self.block(lambda data: form.cut(data, None), is_range=True)
-        if end <= form.first_byte:
-            return b""
-        if byte >= end:
-            self._carry = self._filled(self._carry, len(form.mark))
-            if self._carry.startswith(form.mark):
+        if end is not None:
+            if end <= form.first_byte:
                 return b""
-        return self.block(lambda data: form.cut(data, end - byte), is_range=True)
+            if byte >= end:
+                self._carry = self._filled(self._carry, len(form.mark))
+                if self._carry.startswith(form.mark):
+                    return b""
+        length = 0
+
+        def cut(data: bytes) -> int:
+            nonlocal length
+            length = form.cut(data, None if end is None else end - byte)
+            return length
+
+        block = self.block(cut, is_range=True)
+        if block and not length:
+            form.require_end(block)
+            return b""
+        return block
 
     def beginning(self, length: int) -> bytes:
         """Return the next bytes; fewer only at the end. The file has to be opened anew afterwards."""

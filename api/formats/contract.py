@@ -35,6 +35,7 @@ __all__ = [
     "decode_all",
     "encoded_lines",
     "in_order",
+    "in_types",
     "one_batch",
     "split_lines",
 ]
@@ -101,6 +102,14 @@ class ContainedRecords(Protocol):
 
     def line_end(self, data: bytes, start: int) -> int:
         """Return where the first mark behind byte ``start`` is; 0 if ``data`` has none."""
+        ...
+
+    def require_end(self, rest: bytes) -> None:
+        """See that a file may end with bytes that are no whole record.
+
+        Raises:
+            DamagedFileError: If not: it is cut off.
+        """
         ...
 
     def pieces(self, block: bytes) -> Iterator[Batch | Rejected]:
@@ -266,3 +275,18 @@ def in_order(columns: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
         return columns.select(names)
     message = f"all records of a file must have the same columns: it began with {names}, then came {found}"
     raise TypeMismatchError(message, hint="declare the schema of what is written")
+
+
+def in_types(columns: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
+    """Return the same columns in the order and in the types in which their file began; None if they do not fit.
+
+    Raises:
+        TypeMismatchError: If they are not the same.
+    """
+    if columns.schema == schema:
+        return columns
+    columns = in_order(columns, schema.names)
+    try:
+        return columns.cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return None

@@ -68,7 +68,8 @@ class FileSource(Node):
 
     Attributes:
         files: What reads them.
-        format: ``text`` (a value per line), ``csv``, ``json`` (an object per line), ``parquet``, ``sequence``.
+        format: ``text`` (a value per line), ``csv``, ``json`` (an object per line), ``parquet``, ``orc``,
+            ``avro``, ``sequence``.
         paths: Files; folders and patterns are resolved already.
         file_schema: The type of the records in the files. ``schema`` is that of the columns that are read.
         condition: Records for which it is not true are left out, before ``columns`` are taken; None for all.
@@ -145,7 +146,7 @@ class WriteFiles(Node):
 
     Attributes:
         files: What writes them.
-        format: ``text``, ``csv``, ``json``, ``parquet``, ``sequence``.
+        format: ``text``, ``csv``, ``json``, ``parquet``, ``orc``, ``avro``, ``sequence``.
         path: A folder; a file system's URI or a local path.
         mode: What happens to what lies in the folder: ``error`` refuses one that is not empty, ``append`` leaves it,
             ``overwrite`` replaces it.

@@ -34,11 +34,11 @@ from zookeeper_server import java
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.kafka import AvroMessages, JsonMessages, KafkaOffsets, KafkaSink, KafkaSource
-from headrace.formats.avro_messages import avro_schema_of
+from headrace.formats.avro_types import avro_schema_of
 
 PARTITIONS = 4
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("text", pa.string())])
-PARSED = fastavro.parse_schema(avro_schema_of(SCHEMA))
+PARSED = fastavro.parse_schema(avro_schema_of(SCHEMA, of_messages=True))
 SINKS = ("at least once", "exactly once, staging checkpoint", "exactly once, staging transaction")
 
 

@@ -26,8 +26,8 @@ from headrace.engine.errors import NotFoundError, PossibleLossError, SinkError
 from headrace.state.extras import needs
 from headrace.state.files.filesystem import FileSystem, filesystem_for
 
+from ...formats.containers.parquet_files import open_parquet
 from ...formats.folders import FOLDERS, by_folder, of_folders, require_folder_columns
-from ...formats.parquet_files import open_parquet
 from ..lake.contract import DELETED, CommitConflictError, DataFile, Note
 from ..lake.keyed_changes import last_changes
 from ..lake.ledger import Ledger

@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.engine.errors import NotFoundError, SourceError
 from headrace.state.files.filesystem import filesystem_for, join_confined
 
-from ...formats.parquet_files import open_parquet, row_group_batches
+from ...formats.containers.parquet_files import open_parquet, row_group_batches
 from ..lake.reading import Version, in_columns, require_same_table, wanted_columns
 from .client import DeltaAccess, table_schema
 

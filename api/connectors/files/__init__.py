@@ -1,4 +1,4 @@
-"""Files as a source and as a sink: Parquet, CSV, JSON lines, SequenceFiles and (as a source) plain text.
+"""Files as a source and as a sink: Parquet, ORC, Avro, CSV, JSON lines, SequenceFiles and (as a source) plain text.
 
 They are in any file system of `headrace.state.files.filesystem`.
 

@@ -24,7 +24,7 @@ __all__ = ["STAGED_NAME", "Committable", "PublicFile", "Staged", "public_match"]
 
 _MAX_NAME, _MAX_PATH = 255, 4_096
 _NUMBER, _NAME = "[0-9]{5,18}", "[0-9a-f]{12}"
-_FORMATS = "(?:parquet|csv|jsonl|seq)"
+_FORMATS = "(?:parquet|orc|avro|csv|jsonl|seq)"
 _PART = rf"(?P<owner>{_NAME})-(?P<attempt>[0-9]+_[0-9]+)"
 STAGED_NAME = re.compile(rf"(?P<subtask>{_NUMBER})-{_PART}-{_NUMBER}\.(?P<format>{_FORMATS})")
 _PUBLIC_NAME = re.compile(

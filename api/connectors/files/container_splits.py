@@ -1,4 +1,4 @@
-"""One split of a file that says in its header what it holds, being read: SequenceFiles of Hadoop.
+"""One split of a file that says in its header what it holds, being read: SequenceFiles of Hadoop, files of Avro.
 
 Such files have marks where reading may begin, and so are read in ranges of bytes, as text is. Their records have no
 lines: a bad one is told by its byte, or by that of the block that it was compressed in.
@@ -14,8 +14,8 @@ from headrace.engine.errors import ConfigurationError
 from headrace.state.files.filesystem import FileSystem
 
 from ...formats.blocks import RecordFile
+from ...formats.containers.typed_files import container_records_of
 from ...formats.contract import ContainedRecords, Rejected
-from ...formats.sequence_files import sequence_records_of
 from .settings import FileSettings
 from .splits import TextSplit
 
@@ -30,7 +30,7 @@ class ContainerSplit(TextSplit):
     def __init__(self, split: Split, settings: FileSettings, context: ReaderContext) -> None:
         try:
             super().__init__(split, settings, context)
-        except ConfigurationError as error:  # the file has a class or a codec that is not known
+        except ConfigurationError as error:  # the file has a type or a codec that is not known
             error.context.update(path=self._path, split=split.split_id)
             raise
 
@@ -38,7 +38,7 @@ class ContainerSplit(TextSplit):
         return RecordFile(fs, self._path, is_compressed=False)
 
     def _make_format(self) -> tuple[ContainedRecords, int, None]:  # type: ignore[override]
-        records = sequence_records_of(self._file)
+        records = container_records_of(self._settings.format, self._file, self._settings.columns)
         return records, records.first_byte, None
 
     def _next_block(self) -> bytes:

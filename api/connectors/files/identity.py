@@ -4,7 +4,7 @@ A checkpoint is restored by programs that have changed, beside files that have c
 before a reader goes on it makes sure that
 
 * the split's file is one that the source was told to read: no checkpoint opens other files;
-* the file is still the one that was cut into splits: a Parquet file as it was, a text file at least as long;
+* the file is still the one that was cut into splits: a file of Parquet or ORC as it was, any other at least as long;
 * a position means what it meant: the file begins with the same bytes, and records are told apart in the same way.
 
 What it cannot see: a text file that was replaced by one as long or longer, with the same first bytes, and one that was
@@ -58,14 +58,14 @@ def require_same_file(split: Split, fs: FileSystem) -> None:
     """Make sure that the file of a split can be the one that was cut.
 
     Raises:
-        CheckpointMismatchError: If it is shorter, or as a Parquet file of another length.
+        CheckpointMismatchError: If it is shorter, or as a file of Parquet or ORC of another length.
     """
     known = split.payload.get("size")
     if known is None:
         return
     path = split.payload["path"]
     size = fs.size(path)
-    if size < known or (size != known and "row_groups" in split.payload):
+    if size < known or (size != known and not {"row_groups", "stripes"}.isdisjoint(split.payload)):
         message = f"the file has been changed since it was found: it had {known} bytes and has {size}"
         raise CheckpointMismatchError(message, path=path, split=split.split_id)
 

@@ -1,4 +1,4 @@
-"""The files that a file sink fills: Parquet, CSV, JSON lines, SequenceFiles; a *part* for each folder at a time."""
+"""The files that a file sink fills, in each format; a *part* for each folder at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.columns.write_mode import WriteMode
 from headrace.engine.errors import SinkError, StorageError
 
+from ...formats.containers.sequence_files import SequenceEncoder, SequenceSettings
+from ...formats.containers.typed_files import columns_encoder
 from ...formats.contract import RecordEncoder, columns_to_write
 from ...formats.csv_records import CsvEncoder
 from ...formats.json_lines import JsonEncoder
-from ...formats.parquet_files import ParquetEncoder
-from ...formats.sequence_files import SequenceEncoder, SequenceSettings
 from .waiting import FileCompaction
 
 __all__ = [
@@ -45,14 +45,14 @@ NewerOutput = Literal["error", "keep", "delete"]
 class FileSinkSettings:
     """What all writers of a file sink know; ``schema`` is of what is in files."""
 
-    format: Literal["parquet", "csv", "jsonl", "seq"]
+    format: Literal["parquet", "orc", "avro", "csv", "jsonl", "seq"]
     location: str
     max_part_bytes: int
     max_part_rows: int | None
     schema: pa.Schema | None = None
     has_header: bool = True
     delimiter: str = ","
-    compression: Compression = "snappy"
+    compression: str = "snappy"
     mode: WriteMode = "error"
     on_newer_output: NewerOutput = "error"
     partition_by: tuple[str, ...] = ()
@@ -114,13 +114,15 @@ class _EncodedPart:
         self._stream.close()
 
 
-class _ParquetPart:
+class _ColumnsPart:
+    """A part whose encoder writes columns into the stream."""
+
     def __init__(self, path: str, stream: Any, settings: FileSinkSettings) -> None:
         self.path = path
         self.num_rows = 0
         self._stream = stream
         self._schema = settings.schema
-        self._encoder = ParquetEncoder(stream, settings.compression)
+        self._encoder = columns_encoder(settings.format, stream, settings.compression)
 
     @property
     def num_bytes(self) -> int:
@@ -146,8 +148,8 @@ class _ParquetPart:
 
 def open_part(path: str, stream: Any, settings: FileSinkSettings) -> Part:
     """Begin a part in a stream of bytes."""
-    if settings.format == "parquet":
-        return _ParquetPart(path, stream, settings)
+    if settings.format in ("parquet", "orc", "avro"):
+        return _ColumnsPart(path, stream, settings)
     if settings.format == "jsonl":
         return _EncodedPart(path, stream, JsonEncoder())
     if settings.format == "seq":

@@ -16,7 +16,7 @@ ErrorPolicy = Literal["fail", "skip", "dead-letter"]
 class FileSettings:
     """What all parts of a file source know; the meaning of each is at `FileSource`'s constructors."""
 
-    format: Literal["parquet", "csv", "json lines", "text", "sequence"]
+    format: Literal["parquet", "csv", "json lines", "text", "sequence", "orc", "avro"]
     locations: tuple[str, ...]
     recursive: bool
     follow_ms: int | None

@@ -1,4 +1,4 @@
-"""Files as a sink: Parquet, CSV, JSON lines and SequenceFiles, exactly once.
+"""Files as a sink: Parquet, ORC, Avro, CSV, JSON lines and SequenceFiles, exactly once.
 
 A writer fills *parts* in a staging directory, out of every reader's sight, and closes them at each barrier and whenever
 one is large enough. A closed part is a committable; its commit renames it to its public name. So what a reader of the
@@ -28,10 +28,13 @@ from headrace.engine.connectors.contract import Committer, SinkWriter
 from headrace.engine.errors import ConfigurationError
 
 from ...arguments.places import lasting_place
+from ...formats.avro_types import avro_library, avro_schema_of
+from ...formats.containers.avro_files import require_avro_codec
+from ...formats.containers.orc_files import OrcCompression, orc_schema_of, require_orc_compression
+from ...formats.containers.sequence_files import SequenceCompression, SequenceSettings
 from ...formats.csv_lexing import require_delimiter
 from ...formats.folders import require_folder_columns
 from ...formats.schemas import schema_of
-from ...formats.sequence_files import SequenceCompression, SequenceSettings
 from .committer import FileCommitter
 from .parts import Compression, FileSinkSettings, NewerOutput
 from .waiting import FileCompaction
@@ -41,7 +44,7 @@ __all__ = ["FileSink"]
 
 
 class FileSink:
-    """Writes files into a directory. Made by `parquet`, `csv`, `json_lines` or `sequence_file`.
+    """Writes files into a directory. Made by `parquet`, `orc`, `avro`, `csv`, `json_lines` or `sequence_file`.
 
     Common arguments of all:
         path: The directory: a local path or a URI; made if it is not there. A relative path is the
@@ -142,6 +145,96 @@ class FileSink:
                 compaction=compaction,
             )
         )
+
+    @classmethod
+    def orc(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        compression: OrcCompression = "zlib",
+        max_part_bytes: int = 128 << 20,
+        max_part_rows: int | None = None,
+        mode: WriteMode = "error",
+        on_newer_output: NewerOutput = "error",
+        partition_by: str | Sequence[str] = (),
+        compaction: FileCompaction | None = None,
+    ) -> FileSink:
+        """Write ORC files.
+
+        A type that ORC has not (times of day, unsigned 64 bits) is refused, and a time before 1677 or after 2262.
+
+        Args:
+            path: See the class.
+            schema: As of `parquet`.
+            compression: ``zlib``, ``snappy``, ``lz4``, ``zstd`` or ``none``.
+            max_part_bytes: See the class.
+            max_part_rows: See the class.
+            mode: See the class.
+            on_newer_output: See the class.
+            partition_by: See the class.
+            compaction: See the class.
+
+        Raises:
+            ConfigurationError: If there is no such compression, or a column has a type that ORC has not.
+        """
+        require_orc_compression(compression)
+        folders = _folders(partition_by)
+        own = _in_files(schema_of(schema), folders)
+        if own is not None:
+            orc_schema_of(own)
+        return cls(
+            FileSinkSettings(
+                "orc", _place(path), max_part_bytes, max_part_rows, own, compression=compression, mode=mode,
+                on_newer_output=on_newer_output, partition_by=folders, compaction=compaction,
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def avro(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        schema: pa.Schema | Mapping[str, Any] | None = None,
+        codec: str = "snappy",
+        max_part_bytes: int = 128 << 20,
+        max_part_rows: int | None = None,
+        mode: WriteMode = "error",
+        on_newer_output: NewerOutput = "error",
+        partition_by: str | Sequence[str] = (),
+        compaction: FileCompaction | None = None,
+    ) -> FileSink:
+        """Write container files of Avro.
+
+        A type that Avro has not (unsigned 64 bits, durations, keys of maps that are no text) is refused.
+
+        Args:
+            path: See the class.
+            schema: As of `parquet`; a column that is declared without nulls is no union with null.
+            codec: ``null``, ``deflate``, ``snappy``, ``zstandard``, ``bzip2`` or ``xz``.
+            max_part_bytes: See the class.
+            max_part_rows: See the class.
+            mode: See the class.
+            on_newer_output: See the class.
+            partition_by: See the class.
+            compaction: See the class.
+
+        Raises:
+            ConfigurationError: If there is no such codec, a column has a type or a name that Avro has not, or
+                ``fastavro`` is not installed.
+        """
+        avro_library()
+        require_avro_codec(codec)
+        folders = _folders(partition_by)
+        own = _in_files(schema_of(schema), folders)
+        if own is not None:
+            avro_schema_of(own)
+        return cls(
+            FileSinkSettings(
+                "avro", _place(path), max_part_bytes, max_part_rows, own, compression=codec, mode=mode,
+                on_newer_output=on_newer_output, partition_by=folders, compaction=compaction,
+            )
+        )  # fmt: skip
 
     @classmethod
     def csv(

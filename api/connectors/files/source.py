@@ -1,14 +1,15 @@
 """Files as a source, in several formats, wherever `headrace.state.files` reaches; with the sink.
 
-Discovery lists files and cuts them into splits: Parquet by row groups, text by whole file or, where records end with
-the line, by byte ranges. A file is cut once: the engine knows it by its path, and a split carries its range, so other
-settings and another parallelism change nothing for files that were found before. A followed directory is listed again
-and again; a file is taken once, by its path, and must be complete when it gets its name: write it under a hidden name
-(``.x``, ``_x``, ``x.tmp``, ``x.inprogress``) and rename it.
+Discovery lists files and cuts them into splits: Parquet by row groups, ORC by stripes, Avro and SequenceFiles by byte
+ranges that begin at marks, text by whole file or, where records end with the line, by byte ranges. A file is cut once:
+the engine knows it by its path, and a split carries its range, so other settings and another parallelism change nothing
+for files that were found before. A followed directory is listed again and again; a file is taken once, by its path, and
+must be complete when it gets its name: write it under a hidden name (``.x``, ``_x``, ``x.tmp``, ``x.inprogress``) and
+rename it.
 
-A position is how many rows were read (Parquet), or the byte at which a block of records begins and how many of its
-records were read (text). The one invariant: reading on from a position gives exactly the records behind it, rejected
-ones included.
+A position is how many rows were read (Parquet, ORC), or the byte at which a block of records begins and how many of its
+records were read (all others). The one invariant: reading on from a position gives exactly the records behind it,
+rejected ones included.
 
 Source: Flink's ``FileSource``, ``ParquetColumnarRowInputFormat``, ``NonSplittingRecursiveEnumerator``,
 ``ContinuousFileEnumerator``.
@@ -43,23 +44,26 @@ from headrace.state.files.filesystem import FileSystem, store_of
 from ...arguments.data_types import Types
 from ...arguments.data_types import schema_of as type_schema
 from ...arguments.places import absolute_place
+from ...formats.avro_types import avro_library
 from ...formats.blocks import READ_ERRORS, compression_of
+from ...formats.containers.orc_files import open_orc
+from ...formats.containers.parquet_files import open_parquet
 from ...formats.csv_lexing import require_delimiter
 from ...formats.folders import of_folders
-from ...formats.parquet_files import open_parquet
 from ...formats.schemas import schema_of
 from ...formats.text import encoding_named, is_cut_by_newlines
+from .columnar_splits import OrcSplit, ParquetSplit
 from .container_splits import ContainerSplit
 from .locations import find_files
 from .settings import ErrorPolicy, FileSettings
 from .sink import FileSink
-from .splits import OpenSplit, ParquetSplit, TextSplit, columns_in_files
+from .splits import OpenSplit, TextSplit, columns_in_files
 
 __all__ = ["FileSink", "FileSource"]
 
 
 class FileSource:
-    """Reads files. Made by `parquet`, `csv`, `json_lines`, `text` or `sequence_file`.
+    """Reads files. Made by `parquet`, `orc`, `avro`, `csv`, `json_lines`, `text` or `sequence_file`.
 
     Common arguments of all:
         path: A file, a directory, a glob (``*``, ``?``, ``[..]``, ``**`` for any depth), or several of them; a local
@@ -70,7 +74,8 @@ class FileSource:
             get no file.
         split_bytes: How large a split should be.
         folders: Columns, with their types, whose values the folders ``name=value`` that a file is in say; they come
-            behind the file's own, and in the place of one of the same name (Parquet, CSV, JSON lines with a schema).
+            behind the file's own, and in the place of one of the same name (Parquet, ORC, Avro, CSV, JSON lines with a
+            schema).
     """
 
     def __init__(self, settings: FileSettings) -> None:
@@ -112,6 +117,75 @@ class FileSource:
             FileSettings(
                 "parquet", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes), columns=chosen,
                 int96_unit=int96_unit, folders=schema_of(folders),
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def orc(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        columns: Sequence[str] | None = None,
+        *,
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 16 << 20,
+        folders: pa.Schema | Mapping[str, Any] | None = None,
+    ) -> FileSource:
+        """Read ORC files, in splits of neighbouring stripes that have about ``split_bytes``, compressed.
+
+        A stripe is decoded as a whole. Times have nanoseconds.
+
+        Args:
+            path: See the class.
+            columns: Which to read; None for all.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+            folders: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value.
+        """
+        return cls(
+            FileSettings(
+                "orc", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
+                columns=None if columns is None else tuple(columns), folders=schema_of(folders),
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def avro(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        columns: Sequence[str] | None = None,
+        *,
+        recursive: bool = False,
+        follow: object = None,
+        split_bytes: int = 16 << 20,
+        folders: pa.Schema | Mapping[str, Any] | None = None,
+    ) -> FileSource:
+        """Read container files of Avro. Large files are read in parallel, from their syncs on.
+
+        The fields of their records are columns, each in the type that the file says: a union with null may be null,
+        other unions are refused, as is a record that holds records of its own kind. A block that cannot be read is a
+        damaged file.
+
+        Args:
+            path: See the class.
+            columns: Which to read; None for all.
+            recursive: See the class.
+            follow: See the class.
+            split_bytes: See the class.
+            folders: See the class.
+
+        Raises:
+            ConfigurationError: If an argument has an illegal value, or ``fastavro`` is not installed.
+        """
+        avro_library()
+        return cls(
+            FileSettings(
+                "avro", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes), is_splittable=True,
+                columns=None if columns is None else tuple(columns), folders=schema_of(folders),
             )
         )  # fmt: skip
 
@@ -289,6 +363,8 @@ class FileSource:
 
 _SPLITS: dict[str, Callable[[Split, FileSettings, ReaderContext], OpenSplit]] = {
     "parquet": ParquetSplit,
+    "orc": OrcSplit,
+    "avro": ContainerSplit,
     "sequence": ContainerSplit,
 }
 """By format; all others are text."""
@@ -381,6 +457,11 @@ class _FileEnumerator:
                 Split(f"{path}#{first}-{last}", {**payload, "row_groups": [first, last]}, origin=path)
                 for first, last in _cut_row_groups(fs, path, settings.split_bytes)
             ]
+        if settings.format == "orc":
+            return [
+                Split(f"{path}#{first}-{last}", {**payload, "stripes": [first, last]}, origin=path)
+                for first, last in _cut_stripes(fs, path, settings.split_bytes)
+            ]
         is_compressed = settings.format not in _TYPED and compression_of(path) is not None
         if not settings.is_splittable or is_compressed or size <= settings.split_bytes:
             return [Split(path, {**payload, "range": None}, origin=path)]
@@ -407,6 +488,25 @@ def _cut_row_groups(fs: FileSystem, path: str, split_bytes: int) -> Iterator[tup
             first, gathered = index + 1, 0
     if first < metadata.num_row_groups:
         yield first, metadata.num_row_groups
+
+
+def _cut_stripes(fs: FileSystem, path: str, split_bytes: int) -> Iterator[tuple[int, int]]:
+    """Runs of neighbouring stripes, (first, last + 1), of one number of them: the end of a file says their sizes only
+    together.
+    """
+    try:
+        with fs.open_input(path) as file:
+            found = open_orc(file)
+            count, size = found.nstripes, found.content_length
+    except READ_ERRORS as error:
+        message = f"not a readable orc file: {error}"
+        raise SourceError(message, path=path) from error
+    except ConfigurationError as error:
+        error.context.update(path=path)
+        raise
+    step = max(1, split_bytes * count // max(size, 1))
+    for first in range(0, count, step):
+        yield first, min(first + step, count)
 
 
 # -------------------------------------------------------------------------------------------------------------- reading

@@ -1,4 +1,4 @@
-"""One split of a file, being read: row groups of Parquet, or lines and CSV records of text.
+"""One split of a file, being read: lines and CSV records of text, and what all kinds of splits have in common.
 
 A split reader knows its position at any time, and reading on from it gives exactly the records behind it: no record
 twice, none lost, and no bad record reported twice. For text this holds because blocks are cut by the file's bytes
@@ -11,11 +11,9 @@ parser does not know, a TypeMismatchError with the same, as no retry would help.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import ReaderContext, Split
@@ -23,10 +21,10 @@ from headrace.engine.errors import ConfigurationError, MalformedRecordError, Sou
 from headrace.state.files.filesystem import FileSystem
 
 from ...formats.blocks import READ_ERRORS, RecordFile, csv_records_of
+from ...formats.containers.parquet_files import open_parquet, without_extensions
+from ...formats.containers.typed_files import columns_in
 from ...formats.contract import RecordFormat, Rejected, decode_all
 from ...formats.json_lines import JsonColumns, JsonRows
-from ...formats.parquet_files import has_column, open_parquet, row_group_batches, without_extensions
-from ...formats.sequence_files import sequence_records_of
 from ...formats.text import TextLines
 from .identity import head_of, manner_of, require_same_file, require_same_manner, source_of
 from .locations import find_files
@@ -34,7 +32,7 @@ from .settings import FileSettings
 
 __all__ = [
     "OpenSplit",
-    "ParquetSplit",
+    "Reading",
     "TextSplit",
     "columns_in_files",
 ]
@@ -75,69 +73,6 @@ class Reading:
             ) from error
 
 
-class ParquetSplit:
-    """A run of row groups; the position is the number of rows read."""
-
-    def __init__(self, split: Split, settings: FileSettings, context: ReaderContext) -> None:
-        self._split = split
-        self._columns = None if settings.columns is None else list(settings.columns)
-        self._position: int = split.position or 0
-        # Decoded and not yet given; None before the first and after the last batch.
-        self._rest: pa.RecordBatch | None = None
-        self._batches: Iterator[pa.RecordBatch] | None = None
-        with self._reading():
-            fs = source_of(split, settings)
-            require_same_file(split, fs)
-            self._input = fs.open_input(split.payload["path"])
-            self._file = _opened(self._input, settings)
-        missing = [name for name in self._columns or () if not has_column(self._file, name)]
-        if missing:
-            message = f"the file has no column {missing[0]!r}; it has {self._file.schema_arrow.names}"
-            raise SourceError(message, path=split.payload["path"])
-
-    def read(self, max_records: int) -> Batch | None:
-        with self._reading():
-            if self._batches is None:
-                self._batches = self._start()
-            while self._rest is None or self._rest.num_rows == 0:
-                self._rest = next(self._batches, None)
-                if self._rest is None:
-                    return None
-        rows = self._rest.slice(0, max_records)
-        self._rest = self._rest.slice(rows.num_rows)
-        self._position += rows.num_rows
-        return Batch.of_columns(rows)
-
-    def _start(self) -> Iterator[pa.RecordBatch]:
-        """Batches from the position on: whole row groups are skipped unread, what is left is decoded and dropped."""
-        first, last = self._split.payload["row_groups"]
-        to_skip = self._position
-        metadata = self._file.metadata
-        while first < last and to_skip >= (num_rows := metadata.row_group(first).num_rows):
-            to_skip -= num_rows
-            first += 1
-        if first == last:
-            return
-        for batch in row_group_batches(self._file, range(first, last), self._columns):
-            dropped = min(to_skip, batch.num_rows)
-            to_skip -= dropped
-            yield batch.slice(dropped)
-
-    def _reading(self) -> Reading:
-        return Reading(self._split, lambda: f"row {self._position}")
-
-    def position(self) -> int:
-        return self._position
-
-    def close(self) -> None:
-        self._file.close()
-        self._input.close()
-
-
-def _opened(file: Any, settings: FileSettings) -> pq.ParquetFile:
-    return open_parquet(file, settings.int96_unit)
-
-
 def columns_in_files(settings: FileSettings) -> pa.Schema | None:
     """The columns that files on this machine give, by the first of them; None if it cannot be read from here.
 
@@ -156,10 +91,10 @@ def columns_in_files(settings: FileSettings) -> pa.Schema | None:
 
 
 def _columns_in(fs: FileSystem, path: str, settings: FileSettings) -> pa.Schema:
-    if settings.format == "sequence":
-        with closing(RecordFile(fs, path, is_compressed=False)) as records:
-            return sequence_records_of(records).schema
-    with fs.open_input(path) as file, _opened(file, settings) as parquet:
+    if settings.format != "parquet":
+        found = columns_in(settings.format, fs, path)
+        return found if settings.columns is None else pa.schema([found.field(name) for name in settings.columns])
+    with fs.open_input(path) as file, open_parquet(file, settings.int96_unit) as parquet:
         columns = None if settings.columns is None else list(settings.columns)
         schema: pa.Schema = parquet.read_row_groups([], columns=columns).schema
         return without_extensions(schema).remove_metadata()

@@ -34,8 +34,8 @@ from headrace.state.credentials import masked
 from headrace.state.extras import needs
 from headrace.state.files.filesystem import filesystem_for
 
+from ...formats.containers.parquet_files import open_parquet
 from ...formats.folders import by_values
-from ...formats.parquet_files import open_parquet
 from ..lake.contract import DELETED, CommitConflictError, DataFile, Note
 from ..lake.keyed_changes import last_changes
 from ..lake.ledger import Ledger

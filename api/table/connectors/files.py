@@ -16,8 +16,9 @@ from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.plan.plan import FileSource as FileSourceNode
 
 from ...connectors.files import FileCompaction, FileSink, FileSource
+from ...formats.containers.compression_codecs import AVRO_CODECS
+from ...formats.containers.parquet_files import int96_unit_of
 from ...formats.folders import require_folder_columns
-from ...formats.parquet_files import int96_unit_of
 from .contract import Options, TableConnector
 from .file_lookup import FileLookup
 
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["FilesTable"]
 
-_FORMATS = ("parquet", "csv", "json")
+_FORMATS = ("parquet", "orc", "avro", "csv", "json")
+_ORC_COMPRESSIONS = ("ZLIB", "SNAPPY", "LZ4", "ZSTD", "NONE")
 
 
 class FilesTable(TableConnector):
     """Files in a folder, in one format. Options: ``path``, ``format``, ``source.monitor-interval``,
-    ``csv.field-delimiter``; of a sink ``auto-compaction``, ``compaction.file-size`` and
-    ``sink.rolling-policy.rollover-interval`` and ``inactivity-interval``.
+    ``csv.field-delimiter``; of a sink ``avro.codec``, ``orc.compress``, ``auto-compaction``,
+    ``compaction.file-size`` and ``sink.rolling-policy.rollover-interval`` and ``inactivity-interval``.
     """
 
     name = "filesystem"
@@ -47,6 +49,8 @@ class FilesTable(TableConnector):
         self._format = options.choice("format", _FORMATS)
         self._follow = options.take("source.monitor-interval", Options.duration)
         self._delimiter = options.take("csv.field-delimiter", str, ",")
+        self._avro_codec = options.choice("avro.codec", tuple(AVRO_CODECS), "snappy")
+        self._orc_compression: Any = options.choice("orc.compress", _ORC_COMPRESSIONS, "ZLIB").lower()
         self._compaction = _compaction_of(options)
         self.is_bounded = self._follow is None
         self.can_look_up = self.is_bounded
@@ -74,6 +78,9 @@ class FilesTable(TableConnector):
             own = [field for field in schema if field.name not in self._folders] or [self._own.field(0)]
             unit = int96_unit_of(pa.schema(own))
             source = FileSource.parquet(self._path, _paths(pa.schema(own)), int96_unit=unit, **common)
+        elif self._format in ("orc", "avro"):
+            own = [field.name for field in schema if field.name not in self._folders] or [self._own.field(0).name]
+            source = getattr(FileSource, self._format)(self._path, own, **common)
         elif self._format == "csv":
             source = FileSource.csv(self._path, self._own, has_header=False, delimiter=self._delimiter, **common)
         else:
@@ -89,9 +96,10 @@ class FilesTable(TableConnector):
 
     def _read(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
         """The files. In CSV what folders say has the type that it looks like, which loses nothing of a text."""
-        if self._format == "parquet":
+        if self._format in ("parquet", "orc", "avro"):
             whole = pa.schema([self._schema.field(name) for name in schema.names])
-            return env.read_parquet(self._path, schema=whole)
+            read: Any = getattr(env, f"read_{self._format}")
+            return read(self._path, schema=whole)
         if self._format == "csv":
             return env.read_csv(self._path, self._own, header=False, delimiter=self._delimiter)
         return env.read_json(self._path, self._schema)
@@ -111,6 +119,10 @@ class FilesTable(TableConnector):
         common: dict[str, Any] = {"mode": "append", "partition_by": self._folders, "compaction": self._compaction}
         if self._format == "parquet":
             sink = FileSink.parquet(self._path, schema=schema, **common)
+        elif self._format == "orc":
+            sink = FileSink.orc(self._path, schema=schema, compression=self._orc_compression, **common)
+        elif self._format == "avro":
+            sink = FileSink.avro(self._path, schema=schema, codec=self._avro_codec, **common)
         elif self._format == "csv":
             sink = FileSink.csv(self._path, schema=schema, header=False, delimiter=self._delimiter, **common)
         else:
@@ -122,6 +134,10 @@ class FilesTable(TableConnector):
         common: dict[str, Any] = {"mode": "append", "partition_by": self._folders}
         if self._format == "parquet":
             data.write_as_parquet(self._path, **common)
+        elif self._format == "orc":
+            data.write_as_orc(self._path, compression=self._orc_compression, **common)
+        elif self._format == "avro":
+            data.write_as_avro(self._path, codec=self._avro_codec, **common)
         elif self._format == "csv":
             data.write_as_csv(self._path, header=False, delimiter=self._delimiter, **common)
         else:

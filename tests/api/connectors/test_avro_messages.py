@@ -22,7 +22,7 @@ from registry_server import registry_url  # noqa: F401 - a fixture
 from headrace.connectors.kafka import AvroMessages, SchemaRegistry
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, ExternalError, TypeMismatchError
-from headrace.formats.avro_messages import avro_schema_of
+from headrace.formats.avro_types import avro_schema_of
 from headrace.table import TableEnvironment
 
 fastavro = pytest.importorskip("fastavro")
@@ -61,7 +61,7 @@ def test_what_is_written_comes_back_and_others_read_it():
     decoded = made.decode(messages)
     assert decoded.batch.columns.equals(written)
     assert decoded.good.tolist() == list(range(300))
-    parsed = fastavro.parse_schema(avro_schema_of(SCHEMA))
+    parsed = fastavro.parse_schema(avro_schema_of(SCHEMA, of_messages=True))
     alone = [fastavro.schemaless_reader(io.BytesIO(message), parsed, None) for message in messages]
     assert [row["d"] for row in alone] == written.column("d").to_pylist()
     assert [row["l"] for row in alone] == written.column("l").to_pylist()
@@ -77,7 +77,7 @@ def test_bad_messages_are_told_by_their_places():
     assert decoded.batch.columns.to_pylist() == [{"a": 1, "s": "x"}, {"a": 2, "s": None}]
     assert [bad.index for bad in decoded.bad] == [1, 2, 3, 5]
     assert "left behind it" in decoded.bad[2].cause
-    as_number = AvroMessages({"s": "int64"}, avro_schema=json.dumps(avro_schema_of(made.schema)))
+    as_number = AvroMessages({"s": "int64"}, avro_schema=json.dumps(avro_schema_of(made.schema, of_messages=True)))
     misfit = as_number.decode(good)
     assert (misfit.good.tolist(), [bad.index for bad in misfit.bad]) == ([1], [0])
 
@@ -116,7 +116,8 @@ def test_what_has_no_form_is_refused():
         AvroMessages(pa.schema([("a", pa.duration("s"))]))
     with pytest.raises(ConfigurationError, match="no schema of Avro"):
         AvroMessages({"a": "int64"}, avro_schema='{"type": "nothing"}')
-    narrow = AvroMessages({"a": "int64"}, avro_schema=json.dumps(avro_schema_of(pa.schema([("a", pa.int32())]))))
+    avro = avro_schema_of(pa.schema([("a", pa.int32())]), of_messages=True)
+    narrow = AvroMessages({"a": "int64"}, avro_schema=json.dumps(avro))
     with pytest.raises(TypeMismatchError, match="no form in the Avro schema"):
         narrow.encode(Batch.of_rows([{"a": 2**40}]))
     with pytest.raises(ConfigurationError, match="has an address such as"):

@@ -137,7 +137,9 @@ def run_with_crashes(store, sink_job, crash_error, crash_at, num_rounds=4, paral
 
 
 @pytest.mark.parametrize("options", [{}, {"partition_by": ("f",)}])
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", campaign("csv")])  # the first one is in every run
+@pytest.mark.parametrize(
+    "kind", ["jsonl", "parquet", *map(campaign, ("csv", "orc", "avro"))]
+)  # the first one is in every run
 @pytest.mark.sampled(9)
 def test_a_crash_anywhere_neither_loses_nor_doubles(reading, sink_job, crash_error, kind, options):
     crash_anywhere(reading, sink_job, crash_error, kind, options)
@@ -454,6 +456,8 @@ def test_what_is_written_is_what_is_read(reading, sink_job, batches):
         ("jsonl", FileSource.json_lines),
         ("csv", lambda path: FileSource.csv(path, {"i": int, "t": str})),
         ("parquet", FileSource.parquet),
+        ("orc", FileSource.orc),
+        ("avro", FileSource.avro),
     ):
         store = Store(reading, kind)
         job = sink_job(store.sink, checkpointing=False)
@@ -464,7 +468,7 @@ def test_what_is_written_is_what_is_read(reading, sink_job, batches):
         assert (reading().rows(read("memory://sink/out")) if expected else []) == expected
 
 
-@pytest.mark.parametrize("make", [FileSink.json_lines, FileSink.csv, FileSink.parquet])
+@pytest.mark.parametrize("make", [FileSink.json_lines, FileSink.csv, FileSink.parquet, FileSink.orc, FileSink.avro])
 def test_text_that_no_file_can_hold_is_told_with_its_place(sink_job, tmp_path, make):
     job = sink_job(make(tmp_path))
     job.start()

@@ -30,7 +30,8 @@ from headrace.engine.errors import (
     SourceError,
     TypeMismatchError,
 )
-from headrace.formats import blocks, parquet_files
+from headrace.formats import blocks
+from headrace.formats.containers import parquet_files
 from headrace.state.files.memory import MemoryFileSystem
 
 CUTS = st.lists(st.integers(0, 9), max_size=12)

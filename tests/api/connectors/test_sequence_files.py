@@ -27,10 +27,11 @@ from headrace.engine.errors import (
     SourceError,
     TypeMismatchError,
 )
-from headrace.formats import blocks, sequence_files
-from headrace.formats.hadoop_codecs import codec_named
-from headrace.formats.sequence_files import SequenceEncoder, SequenceHeader, SequenceSettings
-from headrace.formats.writables import read_vint, vint_bytes, vint_size, writable_named
+from headrace.formats import blocks
+from headrace.formats.containers import sequence_files
+from headrace.formats.containers.hadoop_codecs import codec_named
+from headrace.formats.containers.sequence_files import SequenceEncoder, SequenceHeader, SequenceSettings
+from headrace.formats.containers.writables import read_vint, vint_bytes, vint_size, writable_named
 from headrace.state.files.memory import MemoryFileSystem
 
 CODECS = ("zlib", "gzip", "bzip2", "snappy", "lz4", "zstd")

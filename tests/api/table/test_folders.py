@@ -19,7 +19,7 @@ from headrace.engine.errors import HeadraceError, ProgramError, TypeMismatchErro
 from headrace.sql.parsing.errors import SqlError
 from headrace.table import TableEnvironment, udf
 
-FORMATS = ("parquet", "csv", "json")
+FORMATS = ("parquet", "csv", "json", "orc", "avro")
 OPTIONS = {"batch": {}, "streaming": {"actor_system": "local"}}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .contract import in_order
+from ..contract import in_types
 
 __all__ = [
     "ParquetEncoder", "has_column", "int96_unit_of", "open_parquet", "row_group_batches", "without_extensions",
@@ -167,15 +167,12 @@ class ParquetEncoder:
         if self._schema is None:
             self._writer = pq.ParquetWriter(self._stream, columns.schema, compression=self._compression)
             self._schema = columns.schema
-        elif columns.schema != self._schema:
-            columns = in_order(columns, self._schema.names)
-            try:
-                columns = columns.cast(self._schema)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-                return False
-        self._gathered.append(columns)
-        self._gathered_rows += columns.num_rows
-        self.gathered_bytes += columns.nbytes
+        fitting = in_types(columns, self._schema)
+        if fitting is None:
+            return False
+        self._gathered.append(fitting)
+        self._gathered_rows += fitting.num_rows
+        self.gathered_bytes += fitting.nbytes
         if self._gathered_rows >= ROW_GROUP_ROWS or self.gathered_bytes >= ROW_GROUP_BYTES:
             self._write_row_group()
         return True

@@ -30,9 +30,10 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
 from headrace.state.errors import DamagedFileError
 
-from .blocks import RecordFile
-from .contract import Rejected, by_halves, columns_to_write
-from .hadoop_codecs import HadoopCodec, codec_named
+from ..blocks import RecordFile
+from ..contract import Rejected, by_halves, columns_to_write
+from .compression_codecs import Codec
+from .hadoop_codecs import codec_named
 from .writables import Writable, read_vint, vint_bytes, vint_size, writable_for, writable_named
 
 __all__ = [
@@ -86,7 +87,7 @@ class SequenceHeader:
     key: Writable
     value: Writable
     compression: SequenceCompression
-    codec: HadoopCodec | None
+    codec: Codec | None
     sync: bytes
 
     @property
@@ -98,7 +99,7 @@ class SequenceHeader:
         """Return how a file begins."""
         names = _named(self.key.class_name) + _named(self.value.class_name)
         flags = bytes((self.compression != "none", self.compression == "block"))
-        codec = b"" if self.codec is None else _named(self.codec.class_name)
+        codec = b"" if self.codec is None else _named(self.codec.stored_name)
         return b"SEQ" + bytes((_VERSION,)) + names + flags + codec + _INT.pack(0) + self.sync
 
     @classmethod
@@ -211,6 +212,18 @@ class SequenceRecords:
     def line_end(self, data: bytes, start: int) -> int:
         """Return where the first sync behind byte ``start`` is; 0 if ``data`` has none."""
         return max(data.find(self.mark, start + 1), 0)
+
+    def require_end(self, rest: bytes) -> None:
+        """See that a file may end with bytes that are no whole record or block: with a sync alone.
+
+        Raises:
+            DamagedFileError: If not.
+        """
+        if rest != self.mark:
+            # What is wrong with it says who reads it.
+            for _ in self._blocks(rest) if self._is_block else self._records(rest):
+                pass
+            raise _damaged(0, f"a {'block' if self._is_block else 'record'} is cut off")
 
     def pieces(self, block: bytes) -> Iterator[Batch | Rejected]:
         """Decode what can be decoded of records or blocks, in order.

@@ -3,9 +3,6 @@
 zlib, gzip, bzip2 and zstd are streams as everybody has them. Snappy and LZ4 are in Hadoop's own frames: a block is its
 length before compression, then pieces, each its length behind compression and that many bytes.
 
-Nothing is believed of a length: what comes out is bounded by what went in (`headrace.state.reading.read_limits`), and a
-length that a piece tells of itself is looked at before there is memory for it.
-
 Source: Hadoop's ``DefaultCodec``, ``GzipCodec``, ``BZip2Codec``, ``ZStandardCodec``, ``BlockCompressorStream``.
 """
 
@@ -15,15 +12,15 @@ import bz2
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, nearest
-from headrace.state.reading.read_limits import check_expansion, expansion_limit
+from headrace.state.reading.read_limits import check_expansion
 
-__all__ = ["HadoopCodec", "codec_named"]
+from .compression_codecs import Codec, compress_zstd, expand_snappy, expand_streams, expand_zstd
+
+__all__ = ["codec_named"]
 
 _PACKAGE = "org.apache.hadoop.io.compress."
 _INT = struct.Struct(">i")
@@ -31,71 +28,9 @@ _BLOCK_BYTES = 128 << 10
 """What is compressed at once in a frame: less than the buffers that Hadoop's decompressors have by default."""
 
 
-@dataclass(frozen=True)
-class HadoopCodec:
-    """A codec.
-
-    Attributes:
-        name: As programs name it.
-        class_name: As files name it.
-        compress: Makes a complete stream of some bytes.
-        expand: Makes the bytes of a complete stream again, at most so many; ValueError if it is none, or has more.
-    """
-
-    name: str
-    class_name: str
-    compress: Callable[[bytes], bytes]
-    expand: Callable[[bytes, int], bytes]
-
-    def expanded(self, data: bytes) -> bytes:
-        """Return what was compressed.
-
-        Raises:
-            ValueError: If that cannot be said, or it would be too much.
-        """
-        try:
-            return self.expand(data, expansion_limit(len(data)))
-        except (zlib.error, OSError, EOFError) as error:
-            message = f"what {self.name} has compressed cannot be read: {error}"
-            raise ValueError(message) from error
-
-
-def _expand_streams(make: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
-    """Streams behind each other, by what makes a decompressor as those of Python."""
-
-    def expand(data: bytes, limit: int) -> bytes:
-        pieces: list[bytes] = []
-        size, rest = 0, data
-        while rest:
-            stream = make()
-            piece = stream.decompress(rest, limit - size + 1)
-            size += len(piece)
-            if size > limit:
-                check_expansion(size, len(data))
-            if not stream.eof:
-                message = "a compressed stream is cut off"
-                raise ValueError(message)
-            pieces.append(piece)
-            rest = stream.unused_data
-        return b"".join(pieces)
-
-    return expand
-
-
 def _gzip(data: bytes) -> bytes:
     stream = zlib.compressobj(wbits=31)
     return stream.compress(data) + stream.flush()
-
-
-def _zstd(data: bytes) -> bytes:
-    return bytes(pa.Codec("zstd").compress(data, asbytes=True))
-
-
-def _expand_zstd(data: bytes, limit: int) -> bytes:
-    with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        found = bytes(stream.read(limit + 1))
-    check_expansion(len(found), len(data))
-    return found
 
 
 # --------------------------------------------------------------------------------------------------------------- frames
@@ -141,20 +76,6 @@ def _unframed(expand_piece: Callable[[bytes, int], bytes]) -> Callable[[bytes, i
     return expand
 
 
-def _expand_snappy(data: bytes, most: int) -> bytes:
-    """A piece, which begins with its own length: seven bits in each byte, the lowest first."""
-    length = shift = 0
-    for byte in data[:5]:
-        length |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            break
-    if length > most:
-        message = f"a piece of a frame has {length} bytes, where {most} are left"
-        raise ValueError(message)
-    return bytes(pa.Codec("snappy").decompress(data, decompressed_size=length, asbytes=True))
-
-
 _LZ4_HEAD = bytes.fromhex("04224d18607073")
 """How a frame of LZ4's own begins: blocks that do not know each other, of at most 4 MiB."""
 
@@ -171,22 +92,22 @@ def _expand_lz4(data: bytes, most: int) -> bytes:
 
 
 _CODECS = (
-    HadoopCodec("zlib", f"{_PACKAGE}DefaultCodec", zlib.compress, _expand_streams(zlib.decompressobj)),
-    HadoopCodec("gzip", f"{_PACKAGE}GzipCodec", _gzip, _expand_streams(lambda: zlib.decompressobj(31))),
-    HadoopCodec("bzip2", f"{_PACKAGE}BZip2Codec", bz2.compress, _expand_streams(bz2.BZ2Decompressor)),
-    HadoopCodec("snappy", f"{_PACKAGE}SnappyCodec", _framed("snappy"), _unframed(_expand_snappy)),
-    HadoopCodec("lz4", f"{_PACKAGE}Lz4Codec", _framed("lz4_raw"), _unframed(_expand_lz4)),
-    HadoopCodec("zstd", f"{_PACKAGE}ZStandardCodec", _zstd, _expand_zstd),
+    Codec("zlib", f"{_PACKAGE}DefaultCodec", zlib.compress, expand_streams(zlib.decompressobj)),
+    Codec("gzip", f"{_PACKAGE}GzipCodec", _gzip, expand_streams(lambda: zlib.decompressobj(31))),
+    Codec("bzip2", f"{_PACKAGE}BZip2Codec", bz2.compress, expand_streams(bz2.BZ2Decompressor)),
+    Codec("snappy", f"{_PACKAGE}SnappyCodec", _framed("snappy"), _unframed(expand_snappy)),
+    Codec("lz4", f"{_PACKAGE}Lz4Codec", _framed("lz4_raw"), _unframed(_expand_lz4)),
+    Codec("zstd", f"{_PACKAGE}ZStandardCodec", compress_zstd, expand_zstd),
 )
 _BY_NAME = {
     **{one.name: one for one in _CODECS},
-    **{one.class_name: one for one in _CODECS},
+    **{one.stored_name: one for one in _CODECS},
     "default": _CODECS[0],
     f"{_PACKAGE}DeflateCodec": _CODECS[0],
 }
 
 
-def codec_named(name: str) -> HadoopCodec:
+def codec_named(name: str) -> Codec:
     """Return the codec of a name, or of a class of Hadoop.
 
     Raises:
