@@ -26,7 +26,7 @@ from ..columns.records import Batch, RowKinds
 from ..functions.aggregates.contract import Aggregate, checked_aggregates
 from ..functions.aggregates.distinct import OfDistinct
 from ..functions.aggregates.user_defined import ColumnFunction, UserAggregate
-from ..functions.operator import OperatorContext
+from ..functions.operator import KeyFields, OperatorContext
 from ..operators.column_operators import naming_operator
 from .accumulators.value_arguments import RECORDS, is_of_list
 from .by_key import ReplayingInput
@@ -93,6 +93,9 @@ class GroupAggregate(ReplayingInput):
     def output_schema(self, input_schema: pa.Schema | None = None) -> pa.Schema:
         """Return the schema of the output."""
         return self._output_schema
+
+    def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
+        return frozenset(keys) & {self.keys}
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

@@ -18,6 +18,7 @@ Source: Flink's ``StreamingJoinOperator`` and ``StreamingSemiAntiJoinOperator``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from headrace.state.errors import ProgramError
 from ..columns.conditions import require_condition
 from ..columns.expressions import Expression
 from ..columns.records import Batch, RowKinds
-from ..functions.operator import OperatorContext
+from ..functions.operator import KeyFields, OperatorContext
 from ..operators.column_operators import naming_operator
 from .by_key import ByKey
 from .changes import check_names
@@ -119,6 +120,21 @@ class ChangelogJoin(ByKey):
         pairs = self._pair_schema()
         sides = {0} if self.join_type.gives_left_rows else {0, 1}
         return pa.schema([pairs.field(name) for side, _, name in self.projection if side in sides])
+
+    def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
+        """Where a row may stand beside nulls, the other side's key is none of its own."""
+        if tuple(keys) != self.keys:
+            return frozenset()
+        sides = [side for side in (0, 1) if self._is_always_there(side)]
+        parts = [[(side, self.keys[side][at]) for side in sides] for at in range(len(self.keys[0]))]
+        names = [[name for side, column, name in self.projection if (side, column) in part] for part in parts]
+        return frozenset(product(*names))
+
+    def _is_always_there(self, side: int) -> bool:
+        """Whether each row of the result has one of this side."""
+        if self.join_type.gives_left_rows:
+            return side == 0
+        return not self.join_type.preserves[1 - side]
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

@@ -24,7 +24,7 @@ from ..columns.records import Batch
 from ..functions.aggregates.contract import Aggregate
 from ..functions.aggregates.distinct import OfDistinct
 from ..functions.aggregates.user_defined import UserAggregate
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import KeyFields, Operator, OperatorContext
 from ..operators.column_operators import naming_operator
 from .accumulators.value_arguments import RECORDS, is_of_list, is_of_values
 from .changes import columns_of, plain_schema, signs_of
@@ -111,6 +111,9 @@ class LocalGroupAggregate(Operator):
         self._schema = plain_schema(input_schema)
         self.takes_back = takes_back
         self.adapts = adapts
+
+    def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
+        return frozenset(keys) & {self.keys}
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

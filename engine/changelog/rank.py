@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 
-from ..functions.operator import OperatorContext
+from ..functions.operator import KeyFields, OperatorContext
 from ..operators.column_operators import naming_operator
 from .by_key import ReplayingInput
 from .changes import check_names, require_one_subtask
@@ -89,6 +89,9 @@ class Rank(ReplayingInput):
     def output_schema(self, input_schema: pa.Schema | None = None) -> pa.Schema:
         """Return the schema of the output."""
         return self._schema if self.number is None else self._schema.append(pa.field(self.number, pa.int64()))
+
+    def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
+        return frozenset(keys)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

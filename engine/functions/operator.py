@@ -14,7 +14,7 @@ Source: Flink's ``StreamOperator``; FLIP-147 for operators that outlive their in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ __all__ = [
     "ArrivalOrder",
     "BatchOrder",
     "CallLater",
+    "KeyFields",
     "OffloadEnd",
     "Operator",
     "OperatorContext",
@@ -51,6 +52,9 @@ OffloadEnd = Callable[[Any, BaseException | None], None]
 
 StartOffload = Callable[[Callable[[], Any], OffloadEnd, OffloadKind], int]
 """Takes work, whom to tell of its end, and where it is to run; gives a number by which it can be cancelled."""
+
+KeyFields = tuple[str, ...]
+"""Names of the fields that are a key, in its order."""
 
 CallLater = Callable[[int, Callable[[], None]], int]
 """Takes a delay in milliseconds and what to call then; gives a number by which it can be cancelled, like work."""
@@ -266,6 +270,17 @@ class Operator:
 
     keeps_work: bool = False
     """Whether its work outside goes on when the job is suspended: what it commits counts still."""
+
+    def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
+        """By which fields of its output records are where their keys belong, if records come dealt out by key.
+
+        Those are fields with the values of the key of the record that it gives them for, in its order: an exchange by
+        them would send no record elsewhere. Of none for operators that do not say.
+
+        Args:
+            keys: By input, the names of the fields that it is dealt out by.
+        """
+        return frozenset()
 
     @property
     def is_one_region(self) -> bool:

@@ -12,8 +12,9 @@ Source: Flink's ``Calc`` of the Table API.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 
 import pyarrow as pa
 
@@ -22,7 +23,7 @@ from headrace.state.errors import HeadraceError, ProgramError
 from ..columns.conditions import require_condition, where_true
 from ..columns.expressions import Expression, expression_of
 from ..columns.records import Batch, Timestamps
-from ..functions.operator import Operator, OperatorContext, add_place, place_of
+from ..functions.operator import KeyFields, Operator, OperatorContext, add_place, place_of
 
 __all__ = ["FilterColumns", "SelectColumns", "naming_operator", "records_schema"]
 
@@ -69,6 +70,9 @@ class FilterColumns(Operator):
         """
         require_condition(self.condition, self.condition.output_type(input_schema))
         return input_schema
+
+    def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
+        return frozenset(keys)
 
     def passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the records of a record batch that pass."""
@@ -135,6 +139,17 @@ class SelectColumns(Operator):
         """
         empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in input_schema], schema=input_schema)
         return self.select(empty).schema
+
+    def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
+        read = {name: one.structure for name, one in self.columns.items()}
+        if self.event_time is not None:
+            read.pop(self.event_time.name, None)
+
+        def names_of(field: str) -> list[str]:
+            stays = [field] if self.keep and field not in self.columns else []
+            return [*stays, *(name for name, structure in read.items() if structure == ("col", field))]
+
+        return frozenset(names for key in keys for names in product(*map(names_of, key)))
 
     def select(self, batch: pa.RecordBatch, times: Timestamps | None = None) -> pa.RecordBatch:
         """Compute the new columns of a record batch, of records with or without event times."""

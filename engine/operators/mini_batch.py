@@ -12,11 +12,12 @@ Source: Flink's ``MapBundleOperator``, ``RowTimeMiniBatchAssginerOperator``, ``C
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from ..columns.records import MAX_WATERMARK, Batch, StreamStatus, Watermark
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import KeyFields, Operator, OperatorContext
 
 __all__ = ["MiniBatch"]
 
@@ -40,6 +41,9 @@ class MiniBatch(Operator):
         self.keeps_columns = operator.keeps_columns
         self.face = operator.face
         self.takes_changes = operator.takes_changes
+
+    def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
+        return self.operator.kept_keys(keys)
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

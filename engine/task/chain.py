@@ -10,7 +10,7 @@ Source: Flink's ``OperatorChain`` and ``ChainingOutput``.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ..columns.records import Batch, Element, LatencyMarker, RowKind, RowKinds, StreamStatus, Watermark
@@ -70,6 +70,10 @@ class OutputGate:
         for index, piece in pieces:
             self.channels[index].add_batch(piece, now_ms)
         self._time.switch(outer)
+
+    def stay(self, index: int) -> None:
+        """From now on all records go to one channel: that which each would be sent to anyway."""
+        self._partition = lambda batch: [(index, batch)]
 
     def broadcast(self, element: Element, *, flush: bool = False) -> None:
         """Hand a control element to every channel."""
@@ -288,6 +292,11 @@ class ChainOutput:
         """Join an outgoing edge behind this output."""
         (self._main_gates if side_tag is None else self._side_gates.setdefault(side_tag, [])).append(gate)
         self.all_gates.append(gate)
+
+    @property
+    def main_links(self) -> Sequence[ChainLink]:
+        """The operators that get what is emitted to no side."""
+        return self._main_links
 
     def emit(self, batch: Batch) -> None:
         if batch.num_rows == 0:

@@ -14,6 +14,7 @@ from headrace.state.identifiers import ExecutionAttemptId
 
 from ..columns.records import Batch, CheckpointBarrier, Element
 from ..functions.isolation import Handed
+from ..functions.operator import KeyFields
 from ..functions.steps import UNBOUNDED_ROWS
 from ..graph.job_graph import JobEdge
 from ..operators.exchange import HashPartitioner
@@ -136,6 +137,9 @@ class TaskOutputs:
         settings, attempt = deployment.settings, deployment.attempt
         self._buffer_timeout_ms = settings.buffer_timeout_ms
         self._now_ms = now_ms
+        self._deployment, self._links = deployment, links
+        # One for each edge, in their order.
+        self._edge_gates: list[OutputGate] = []
         self._by_peer: dict[tuple[int, ExecutionAttemptId], OutputChannel] = {}
         # As long as a consumer has not said what it wants.
         first_bytes = FIRST_WINDOW_BYTES // MESSAGES_PER_WINDOW if settings.buffer_debloat_enabled else 0
@@ -161,6 +165,7 @@ class TaskOutputs:
             if deployment.settings.watches_records:
                 gate.handed = Handed(f"the key selector or partitioner of {partitioner!r}")
             links[edge.source_operator].output.add_gate(gate, edge.side_tag)
+            self._edge_gates.append(gate)
             if edge.is_in_loop:
                 in_loop.append(gate)
         self._channels = list(self._by_peer.values())
@@ -170,6 +175,33 @@ class TaskOutputs:
         self._gates = [gate for link in links for gate in link.output.all_gates]
         self._outlets = [_Outlet(gate.channels) for gate in self._gates]
         self.loop_gates = LoopGates(looping_links(links, in_loop), in_loop)
+
+    def stay(self, parallelism: int) -> None:
+        """Let records stay with the consumer of this subtask's own number where their keys send them there anyway.
+
+        That is so on an exchange by the key that they came by, if it has as many subtasks and key groups at both ends:
+        nothing needs to be hashed or copied, and nothing leaves the process.
+
+        Args:
+            parallelism: The task's own.
+        """
+        inputs = self._deployment.input_edges
+        of_input: dict[int, set[KeyFields | None]] = {}
+        for edge in inputs:
+            selector = edge.partitioner.key_selector if isinstance(edge.partitioner, HashPartitioner) else None
+            of_input.setdefault(edge.input_index, set()).add(None if selector is None else selector.field_names)
+        keys = [next(iter(of_input[index])) for index in sorted(of_input) if len(of_input[index]) == 1]
+        groups = {edge.target_max_parallelism for edge in inputs}
+        if len(keys) < len(of_input) or len(groups) != 1 or None in keys:
+            return
+        known = _keys_behind(self._links[0], [key for key in keys if key is not None])
+        for edge, gate in zip(self._deployment.output_edges, self._edge_gates, strict=True):
+            if not isinstance(edge.partitioner, HashPartitioner) or edge.side_tag is not None or edge.is_in_loop:
+                continue
+            names = edge.partitioner.key_selector.field_names
+            is_alike = len(gate.channels) == parallelism and edge.target_max_parallelism in groups
+            if is_alike and names in known.get(self._links[edge.source_operator], ()):
+                gate.stay(self._deployment.attempt.subtask)
 
     @property
     def is_full(self) -> bool:
@@ -255,3 +287,15 @@ class TaskOutputs:
             while (message := channel.take_urgent()) is not None:
                 outbox.send(channel.consumer_address, message)
         self._has_urgent = any(channel.has_urgent for channel in self._channels)
+
+
+def _keys_behind(head: ChainLink, keys: Sequence[KeyFields]) -> dict[ChainLink, frozenset[KeyFields]]:
+    """By which fields of what each operator of a chain gives records are where their keys belong."""
+    known = {head: head.operator.kept_keys(keys)}
+    open_ends = [head]
+    while open_ends:
+        link = open_ends.pop()
+        for behind in link.output.main_links:
+            known[behind] = frozenset[KeyFields]().union(*(behind.operator.kept_keys([key]) for key in known[link]))
+            open_ends.append(behind)
+    return known

@@ -114,6 +114,7 @@ class Task:
         self.classes = ProgramClasses(lambda: load_program(pickled)) if pickled else None
         self.state = TaskState.INITIALIZING
         self.name = vertex.name
+        self._parallelism = vertex.parallelism
         self.job_id = deployment.job_id
         self._settings = deployment.settings
         self._outbox = TaskOutbox(deployment)
@@ -178,6 +179,8 @@ class Task:
         """Restore state and open the operators."""
         self._chain.open(restored)
         self._replay.restore(restored)
+        if not self._replay:  # which may hold records from within the chain, of another subtask
+            self._outputs.stay(self._parallelism)
         if self._feedback is not None:
             self._feedback.join(
                 LoopTask(
