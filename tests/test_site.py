@@ -120,3 +120,14 @@ def test_a_notebook_becomes_a_page():
     assert "```python\n1 + 1\n```\n\n````text\n2\n````" in page
     assert "```sql\n%%sql" in page
     assert '````{raw} html\n<div class="output"><b>1</b></div>\n````' in page
+
+
+def test_all_pictures_of_the_dashboard_are_taken_by_scripts():
+    """So that they can be taken anew, all of them, when a page changes."""
+    script = (ROOT / "tests" / "bench" / "docs_pictures.py").read_text(encoding="utf-8")
+    steps = (ROOT / "tests" / "first_steps.py").read_text(encoding="utf-8")
+    taken = set(re.findall(r"\bdashboard-[a-z-]+", script))
+    taken |= {f"first-steps-{name}" for name in re.findall(r'picture\("(\w+)"\)', steps)}
+    assert {path.stem for path in (ROOT / "docs" / "pictures").glob("*.png")} == taken
+    shown = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "guide").glob("*.md"))
+    assert all(f"../pictures/{name}.png" in shown for name in taken)

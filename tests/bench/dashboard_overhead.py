@@ -17,7 +17,9 @@ whatever the distribution: many short phases (``--phases 60 --seconds 3 --lookin
 Throughput of a large job differs from phase to phase by more than looking costs, because checkpoints fall into some of
 them. So the processor time that looking takes is also counted where it is spent: in all threads but the one that runs
 the job's machines, and in that one while it answers questions. Its share grows by what looking costs, however fast the
-job is at the time. What this cannot see, as threads that get into each other's way, the first figure shows.
+job is at the time. Python collects garbage in whatever thread makes the next object: with thousands of tasks in one
+process that takes a tenth of a second at a time, which would be counted as looking by chance. So it is told apart, of
+all threads together. What none of this can see, as threads that get into each other's way, the first figure shows.
 """
 
 from __future__ import annotations
@@ -78,6 +80,8 @@ with browser() as chromium:
 """Both are told to look, once or to go on with it, and to leave; in a process of their own."""
 
 NUM_KEYS = 1_000
+DRIVER = "headrace-local"
+"""The thread that runs the machines of a local cluster."""
 ALONE, LOOKED_AT, UNMEASURED = "left alone", "looked at", "not measured"
 
 
@@ -155,12 +159,26 @@ def num_read(tasks: list[Task]) -> int:
 
 
 class Account:
-    """Counts processor time outside of the job: of other threads, and of answers to questions."""
+    """Counts processor time outside of the job: of other threads, and of answers to questions; and that of garbage."""
 
     def __init__(self) -> None:
         self._answering_s = 0.0
+        # In all threads; and what of that is in one of the others, or in an answer.
+        self.collecting_s = self._collecting_aside_s = 0.0
+        self._is_answering = False
+        self._began_s = 0.0
         for machine in (JobManager, Dispatcher):
             self._count_answers(machine)
+        gc.callbacks.append(self._collected)
+
+    def _collected(self, phase: str, _info: Any) -> None:
+        if phase == "start":
+            self._began_s = time.thread_time()
+            return
+        took_s = time.thread_time() - self._began_s
+        self.collecting_s += took_s
+        if threading.current_thread().name != DRIVER or self._is_answering:
+            self._collecting_aside_s += took_s
 
     def _count_answers(self, machine: Any) -> None:
         handle = machine.handle
@@ -168,18 +186,20 @@ class Account:
         def counted(machine: Any, event: Any, now_ms: int) -> Any:
             if not isinstance(event, Asked):
                 return handle(machine, event, now_ms)
-            began_s = time.thread_time()
+            began_s, self._is_answering = time.thread_time(), True
             try:
                 return handle(machine, event, now_ms)
             finally:
+                self._is_answering = False
                 self._answering_s += time.thread_time() - began_s
 
         machine.handle = counted
 
     def outside_s(self) -> float:
-        (driver,) = (thread for thread in threading.enumerate() if thread.name == "headrace-local")
+        (driver,) = (thread for thread in threading.enumerate() if thread.name == DRIVER)
         clock = time.pthread_getcpuclockid(driver.ident)  # type: ignore[arg-type]
-        return time.process_time() - time.clock_gettime(clock) + self._answering_s
+        others_s = time.process_time() - time.clock_gettime(clock)
+        return others_s + self._answering_s - self._collecting_aside_s
 
 
 class Phase(NamedTuple):
@@ -187,10 +207,13 @@ class Phase(NamedTuple):
     """Records by second of processor time."""
     outside: float
     """The share of processor time that was not the job's."""
+    collecting: float
+    """The share of processor time in which garbage was collected."""
 
 
 def phase(tasks: list[Task], account: Account, seconds: float, looker: Looker | None, interval_s: float) -> Phase:
-    began_s, before, outside_s = time.process_time(), num_read(tasks), account.outside_s()
+    began_s, before = time.process_time(), num_read(tasks)
+    outside_s, collecting_s = account.outside_s(), account.collecting_s
     if looker is None:
         run_for(seconds)
     else:
@@ -199,7 +222,11 @@ def phase(tasks: list[Task], account: Account, seconds: float, looker: Looker | 
             run_for(interval_s)
         looker.leave()
     spent_s = time.process_time() - began_s
-    return Phase((num_read(tasks) - before) / spent_s, (account.outside_s() - outside_s) / spent_s)
+    return Phase(
+        (num_read(tasks) - before) / spent_s,
+        (account.outside_s() - outside_s) / spent_s,
+        (account.collecting_s - collecting_s) / spent_s,
+    )
 
 
 @contextlib.contextmanager
@@ -251,8 +278,11 @@ def main() -> None:
                     asked_by = looker if kind == LOOKED_AT else None
                     found[kind].append(phase(tasks, account, options.seconds, asked_by, options.interval))
     for kind, phases in found.items():
-        rate, outside = (statistics.median(values) for values in zip(*phases, strict=True))
-        print(f"{kind:12} {rate:10,.0f} records by second of processor time, {outside:.2%} of it outside of the job")
+        rate, outside, collecting = (statistics.median(values) for values in zip(*phases, strict=True))
+        print(
+            f"{kind:12} {rate:10,.0f} records by second of processor time, {outside:.2%} of it outside of the job,"
+            f" {collecting:.2%} for garbage"
+        )
     say("a dashboard open", found[LOOKED_AT], found[ALONE])
     if UNMEASURED in found:
         say("measuring", found[ALONE], found[UNMEASURED])
@@ -263,6 +293,8 @@ def say(what: str, slower: list[Phase], faster: list[Phase]) -> None:
     pairs = list(zip(slower, faster, strict=True))
     print(f"{what}: throughput falls by {median_of([1 - one.rate / other.rate for one, other in pairs])}")
     print(f"{what}: takes {median_of([one.outside - other.outside for one, other in pairs])} of processor time")
+    garbage = median_of([one.collecting - other.collecting for one, other in pairs])
+    print(f"{what}: for garbage {garbage} of processor time more")
 
 
 def median_of(values: list[float]) -> str:

@@ -438,6 +438,20 @@ def call(modules, module, function, *arguments):
     )
 
 
+def test_a_line_of_a_log_is_told_without_what_all_lines_have(modules):
+    """As `headrace logs` prints it; a line of any other form stays as it is."""
+    line = f'level=WARNING time=2026-01-02T03:04:05.006Z host=tm-1 job={"ab" * 16} operator="a -> b" subtask=3 '
+    line += 'attempt=2 epoch=1 logger=shop event="say \\"x\\" = a\\\\b"'
+    told = {"at": 1767323045006, "level": "WARNING", "place": "a -> b, subtask 4 attempt=2", "said": 'say "x" = a\\b'}
+    assert call(modules, "log_lines", "partsOf", line) == told
+    line = "level=INFO time=2026-01-02T03:04:05.006Z host=jm-1 machine=JobManager epoch=1 checkpoint=7 event=aborted"
+    told = {"at": 1767323045006, "level": "INFO", "place": "JobManager checkpoint=7", "said": "aborted"}
+    assert call(modules, "log_lines", "partsOf", line) == told
+    for other in ("", "a traceback = x", "time=2026-01-02T03:04:05Z what", "time=x event=1", 'time="open event=1'):
+        plain = {"at": None, "level": "INFO", "place": "", "said": other}
+        assert call(modules, "log_lines", "partsOf", other) == plain
+
+
 @pytest.mark.parametrize(
     ("now", "worked", "then"),
     [(0, 0, 3_000), (10, 5, 3_000), (1_400, 5, 3_000), (1_600, 5, 6_000), (10, 30, 6_000), (10, 1_000, 102_000)],

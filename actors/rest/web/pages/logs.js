@@ -2,14 +2,18 @@
 
 import { ask, path, server } from "../parts/api.js";
 import { Card, Pending, Stale } from "../parts/elements.js";
-import { counted } from "../parts/format.js";
+import { counted, time } from "../parts/format.js";
 import { html, useEffect, useRef, useState } from "../parts/html.js";
+import { partsOf } from "../parts/log_lines.js";
 
 const MOST_LINES = 2_000;
 const LEVELS = ["", "INFO", "WARNING", "ERROR"];
 const RANK = { DEBUG: 0, INFO: 1, WARNING: 2, ERROR: 3, CRITICAL: 4 };
 
-const levelOf = (line) => /\blevel=(\w+)/.exec(line)?.[1] ?? "INFO";
+/** A line, with all that it has when somebody points at it. */
+function Line({ file, line, parts: { at, level, place, said } }) {
+  return html`<p class=${level.toLowerCase()} title=${`${file}\n${line}`}>${at !== null && html`<time>${time(at, { withMs: true })}</time> <b>${level}</b> ${place && html`<i>${place}</i> `}`}${said}</p>`;
+}
 
 /** The lines of a job so far; each question asks for what has come since the one before. */
 function useLog(jobId, operator, subtask) {
@@ -25,7 +29,7 @@ function useLog(jobId, operator, subtask) {
       try {
         const answer = await ask(`${path("jobs", jobId, "logs")}?${query}`, { signal: control.signal });
         after = answer.after;
-        lines = [...lines, ...answer.lines].slice(-MOST_LINES);
+        lines = [...lines, ...answer.lines.map((one) => ({ ...one, parts: partsOf(one.line) }))].slice(-MOST_LINES);
         setState({ lines, error: null });
       } catch (error) {
         if (control.signal.aborted) return;
@@ -52,7 +56,7 @@ export function Logs({ job }) {
   const { lines, error } = useLog(job.jid, operator, subtask);
   const box = useRef(null);
   const isAtEnd = useRef(true);
-  const shown = (lines ?? []).filter(({ line }) => RANK[levelOf(line)] >= (RANK[level] ?? 0) && line.toLowerCase().includes(wanted.toLowerCase()));
+  const shown = (lines ?? []).filter(({ line, parts }) => (RANK[parts.level] ?? RANK.INFO) >= (RANK[level] ?? 0) && line.toLowerCase().includes(wanted.toLowerCase()));
   useEffect(() => {
     if (box.current && isAtEnd.current) box.current.scrollTop = box.current.scrollHeight;
   }, [lines]);
@@ -68,6 +72,6 @@ export function Logs({ job }) {
     </div>
     ${lines === null ? html`<${Pending} error=${error} />`
       : shown.length === 0 ? html`<p class="empty">No line fits.</p>`
-      : html`<div class="log" ref=${box} onScroll=${noteScroll}>${shown.map(({ file, line }, index) => html`<p key=${index} class=${levelOf(line).toLowerCase()} title=${file}>${line}</p>`)}</div>`}
+      : html`<div class="log" ref=${box} onScroll=${noteScroll}>${shown.map((one, index) => html`<${Line} key=${index} ...${one} />`)}</div>`}
   </${Card}>`;
 }
