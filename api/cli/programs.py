@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,5 +105,6 @@ def _init(options: argparse.Namespace) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = (resources.files("headrace.cli") / "project" / source).read_text(encoding="utf-8")
         path.write_text(text.replace("PROJECT", folder.name), encoding="utf-8")
-    print(f"made {folder}; try:\n  cd {folder}\n  python -m pytest -q\n  headrace run job.py")
+    brings = "" if find_spec("pytest") else "  python -m pip install pytest\n"
+    print(f"made {folder}; try:\n  cd {folder}\n{brings}  python -m pytest -q\n  headrace run job.py")
     return 0

@@ -73,7 +73,8 @@ def slots_missing(job: Job, needed: int, waited_ms: int) -> NoResourceAvailableE
     awaited, available = job.state.awaited, job.run.registry.num_slots
     why = "" if awaited is None else f": {awaited.text}"
     message = f"{needed} slots needed, {available} available after {waited_ms / 1_000:g} s{why}"
-    return NoResourceAvailableError(message, job=job.submission.name)
+    hint = "a lower parallelism needs fewer slots; where machines are slow or busy, --slot-timeout '2 min' waits longer"
+    return NoResourceAvailableError(message, hint=hint, job=job.submission.name)
 
 
 def on_slots_awaited(job: Job, message: SlotsAwaited, now_ms: int) -> list[Command]:

@@ -11,7 +11,7 @@ import sys
 import pytest
 from rest_kit import rest_environment
 
-from headrace.cli import top
+from headrace.cli import programs, top
 from headrace.cli.main import main
 from headrace.connectors.datagen import GeneratorSource
 from headrace.dataset import environment as dataset_environment
@@ -79,6 +79,15 @@ def test_init_makes_a_project_whose_test_passes(tmp_path, capsys):
     assert "my-orders" in capsys.readouterr().out
     for wrong in (str(folder), str(tmp_path / "1st"), str(tmp_path / "a b"), str(tmp_path / "class")):
         assert main(["init", wrong]) == 1, wrong
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_init_says_what_its_test_needs_if_that_is_not_installed(tmp_path, capsys, monkeypatch, is_there):
+    monkeypatch.setattr(programs, "find_spec", lambda name: object() if is_there else None)
+    assert main(["init", str(tmp_path / "shop")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert ("  python -m pip install pytest" in said) is not is_there
+    assert said[-2:] == ["  python -m pytest -q", "  headrace run job.py"]
 
 
 def test_top_shows_what_runs_in_lines_and_as_a_table(monkeypatch, capsys):
