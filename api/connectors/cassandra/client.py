@@ -288,6 +288,8 @@ def _answer_of(error: BaseException) -> AnswerError:
     away = (
         cassandra.OperationTimedOut, cassandra.Unavailable, cassandra.Timeout, connection.ConnectionException,
         protocol.OverloadedErrorMessage, protocol.IsBootstrappingErrorMessage, OSError,
+        # A replica, or the host, could not do it: that says nothing of the row.
+        cassandra.CoordinationFailure, cassandra.CDCWriteFailure, protocol.ServerError,
     )  # fmt: skip
     is_unknown_cas = isinstance(error, getattr(cassandra, "CASWriteUnknown", ()))
     return AnswerError(masked(str(error) or repr(error))[:500], is_away=is_unknown_cas or isinstance(error, away))
