@@ -44,6 +44,9 @@ EDGE_TIMEOUT_S = 2.0
 """How long to wait for a chunk that should be there at once: an empty stream sends nothing."""
 
 _GZIP = 1
+MOST_EXPANDED_BYTES = 256 << 20
+"""Of one batch of messages that its publisher has compressed."""
+
 _OFFSETS = {"first": 1, "last": 2, "next": 3, "offset": 4, "timestamp": 5}
 
 
@@ -369,13 +372,13 @@ def _chunk_of(payload: bytes) -> Chunk:
         raise ValueError(what)
     messages: list[bytes] = []
     place = 0
-    for _ in range(num_entries):
-        if data[place] & 0x80:
-            place = _add_batch(messages, data, place)
-            continue
-        (size,) = struct.unpack_from(">I", data, place)
-        messages.append(data[place + 4 : place + 4 + size])
-        place += 4 + size
+    try:
+        for _ in range(num_entries):
+            add = _add_batch if data[place] & 0x80 else _add_message
+            place = add(messages, data, place)
+    except (struct.error, IndexError, zlib.error, ValueError) as error:
+        what = f"the chunk at offset {first} cannot be read: {error}"
+        raise ValueError(what) from error
     if len(messages) != num_records:
         what = f"the chunk at offset {first} holds {len(messages)} messages of {num_records}"
         raise ValueError(what)
@@ -387,14 +390,39 @@ def _add_batch(messages: list[bytes], data: bytes, place: int) -> int:
     compression = (data[place] & 0x70) >> 4
     count, size, length = struct.unpack_from(">HII", data, place + 1)
     entry = data[place + 11 : place + 11 + length]
+    if len(entry) != length:
+        what = "a batch of messages is cut off"
+        raise ValueError(what)
     if compression == _GZIP:
-        entry = zlib.decompress(entry, wbits=31, bufsize=size)
+        entry = _expanded(entry, size)
     elif compression:
         what = f"a batch of messages is compressed in another way than gzip (number {compression})"
         raise ValueError(what)
     at = 0
     for _ in range(count):
-        (size,) = struct.unpack_from(">I", entry, at)
-        messages.append(entry[at + 4 : at + 4 + size])
-        at += 4 + size
+        at = _add_message(messages, entry, at)
     return place + 11 + length
+
+
+def _add_message(messages: list[bytes], data: bytes, place: int) -> int:
+    """Add a message; gives where it ends."""
+    (size,) = struct.unpack_from(">I", data, place)
+    end = place + 4 + size
+    if end > len(data):
+        what = "a message is cut off"
+        raise ValueError(what)
+    messages.append(data[place + 4 : end])
+    return int(end)
+
+
+def _expanded(entry: bytes, size: int) -> bytes:
+    """What was compressed: so many bytes as its publisher says, who may be anybody."""
+    if size > MOST_EXPANDED_BYTES:
+        what = f"a batch of messages would have {size} bytes, more than {MOST_EXPANDED_BYTES}"
+        raise ValueError(what)
+    stream = zlib.decompressobj(wbits=31)
+    found = stream.decompress(entry, size + 1)
+    if len(found) != size or not stream.eof:
+        what = "a batch of messages has other bytes than it says"
+        raise ValueError(what)
+    return found
