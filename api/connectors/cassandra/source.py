@@ -24,7 +24,7 @@ from headrace.engine.connectors.contract import (
 from headrace.engine.errors import ConfigurationError, SourceError
 
 from ...formats.schemas import schema_of
-from ..messages.client_thread import AnswerError, patience_s_of
+from ..messages.client_thread import AnswerError, AwayError, patience_s_of, patiently
 from .client import CassandraClient, split_name
 from .reader import LEAST_TOKEN, MOST_TOKEN, Scan, TableReader
 
@@ -95,11 +95,14 @@ class _Ranges:
 
     def discover(self) -> Discovery:
         """All ranges, none of which has rows of several owners."""
+        return Discovery(patiently(self._ranges, self._scan.patience_s), is_final=True)
+
+    def _ranges(self) -> list[Split]:
         try:
             connection = self._client.connect()
         except AnswerError as error:
             message = f"table {self._scan.name!r} cannot be looked at: {error}"
-            raise SourceError(message) from error
+            raise (AwayError if error.is_away else SourceError)(message) from error
         try:
             self._scan.converters(connection.shape(self._scan.keyspace, self._scan.table))
             ring = connection.ring
@@ -109,5 +112,4 @@ class _Ranges:
         cuts = {LEAST_TOKEN + number * step for number in range(1, self._splits)} | set(ring)
         ends = sorted(cuts - {LEAST_TOKEN, MOST_TOKEN})
         ranges = zip([LEAST_TOKEN, *ends], [*ends, MOST_TOKEN], strict=True)
-        splits = [Split(f"{self._scan.name}/{start}", {"start": start, "end": end}) for start, end in ranges]
-        return Discovery(splits, is_final=True)
+        return [Split(f"{self._scan.name}/{start}", {"start": start, "end": end}) for start, end in ranges]

@@ -18,7 +18,7 @@ from headrace.engine.connectors.contract import Discovery, EnumeratorContext, So
 from headrace.engine.errors import ConfigurationError, SourceError
 
 from ...formats.schemas import schema_of
-from ..messages.client_thread import AnswerError, patience_s_of
+from ..messages.client_thread import AnswerError, AwayError, patience_s_of, patiently
 from .cell_values import TableFields
 from .gateway import HbaseClient
 from .region_reader import RegionReader, RegionScan
@@ -89,6 +89,9 @@ class _Regions:
 
     def discover(self) -> Discovery:
         """The regions, as they are now: a later one that is cut or merged has its rows in the same order."""
+        return Discovery(patiently(self._splits, self._scan.patience_s), is_final=True)
+
+    def _splits(self) -> list[Split]:
         try:
             gateway = self._client.connect()
             try:
@@ -98,10 +101,9 @@ class _Regions:
                 gateway.close()
         except AnswerError as error:
             message = f"table {self._scan.table!r} cannot be looked at: {error}"
-            raise SourceError(message) from error
+            raise (AwayError if error.is_away else SourceError)(message) from error
         # Between two looks a region may be cut or merged; so only where regions begin counts.
         starts = sorted({b"", *(start for start, _ in regions)})
         ranges = zip(starts, [*starts[1:], b""], strict=True)
         name = self._scan.table
-        splits = [Split(f"{name}/{start.hex()}", {"start": start.hex(), "stop": stop.hex()}) for start, stop in ranges]
-        return Discovery(splits, is_final=True)
+        return [Split(f"{name}/{start.hex()}", {"start": start.hex(), "stop": stop.hex()}) for start, stop in ranges]

@@ -22,6 +22,7 @@ from headrace.engine.connectors.contract import Discovery, SourceEvent, Split
 from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError
 
+from ..messages.client_thread import AwayError, patiently
 from .client import AnswerError, Stream, service_ms
 
 __all__ = ["CAUGHT_UP", "CHILDREN", "ENDED", "RELEASED", "Scan", "Shard", "ShardEnumerator", "failed"]
@@ -224,11 +225,13 @@ class ShardEnumerator:
     Args:
         stream: Which.
         scan: What of it.
+        patience_s: How long Kinesis may be away.
     """
 
-    def __init__(self, stream: Stream, scan: Scan) -> None:
+    def __init__(self, stream: Stream, scan: Scan, patience_s: float) -> None:
         self._stream = stream
         self._scan = scan
+        self._patience_s = patience_s
         self.discovery_interval_ms = scan.interval_ms
 
     def discover(self) -> Discovery:
@@ -241,10 +244,7 @@ class ShardEnumerator:
             SourceError: If they cannot be listed.
             ConfigurationError: If credentials or a region are missing.
         """
-        try:
-            found, answer = self._stream.shards(self._stream.connect())
-        except AnswerError as error:
-            raise failed(self._stream, error, "shards of Kinesis cannot be listed") from error
+        found, answer = patiently(self._list, self._patience_s)
         shards = [Shard.of(one) for one in found]
         listed = {shard.id for shard in shards}
         is_first = progress.state is None
@@ -258,6 +258,16 @@ class ShardEnumerator:
         # Where "now" counts, it will be another one the next time.
         is_repeatable = not is_first or not (self._scan.is_bounded or self._scan.is_latest)
         return self._said(lineage, is_repeatable=is_repeatable)
+
+    def _list(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        what = "shards of Kinesis cannot be listed"
+        try:
+            return self._stream.shards(self._stream.connect())
+        except AnswerError as error:
+            if error.kind in ("away", "throttled"):
+                message = f"{what}: {error}"
+                raise AwayError(message, stream=self._stream.name) from error
+            raise failed(self._stream, error, what) from error
 
     def _begin(self, shards: Sequence[Shard], now_ms: int) -> Lineage:
         """What there is when the job begins."""

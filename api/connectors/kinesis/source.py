@@ -115,7 +115,7 @@ class KinesisSource:
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Finds shards."""
-        return ShardEnumerator(self._stream, self._scan)
+        return ShardEnumerator(self._stream, self._scan, self._pace.patience_s)
 
     def create_reader(self) -> SourceReader:
         """Make a reader of some of them."""

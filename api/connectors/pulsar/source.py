@@ -20,10 +20,10 @@ from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.client_thread import AwayError, patience_s_of, patiently
 from ..messages.decoding import MessageDecoder, OnError
 from ..messages.fetching import since_ms_of
-from .client import Client, pulsar, told
+from .client import Client, pulsar, told, will_not_pass
 from .reader import METADATA, Id, Message, PulsarReader, id_of, in_chunks
 
 __all__ = ["PulsarSource"]
@@ -104,7 +104,7 @@ class PulsarSource:
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Finds partitions."""
-        return _Partitions(self._client, self._scan)
+        return _Partitions(self._client, self._scan, self._patience_s)
 
     def create_reader(self) -> SourceReader:
         """Make a reader of some of them."""
@@ -141,9 +141,10 @@ class _Scan:
 class _Partitions:
     """Finds partitions, and where they begin and end. It keeps nothing."""
 
-    def __init__(self, client: Client, scan: _Scan) -> None:
+    def __init__(self, client: Client, scan: _Scan, patience_s: float) -> None:
         self._client = client
         self._scan = scan
+        self._patience_s = patience_s
         self.discovery_interval_ms = scan.interval_ms
 
     def discover(self) -> Discovery:
@@ -151,6 +152,9 @@ class _Partitions:
 
     def discover_from(self, progress: EnumeratorProgress) -> Discovery:
         """The partitions there are, but for those that are known already."""
+        return patiently(lambda: self._look(progress), self._patience_s)
+
+    def _look(self, progress: EnumeratorProgress) -> Discovery:
         scan, known = self._scan, set(progress.state or ())
         is_first = progress.state is None
         client = self._client.connect()
@@ -183,7 +187,7 @@ class _Partitions:
             except pulsar().PulsarException as error:
                 message = f"topic {topic!r} of Pulsar is not described: {told(error)}"
                 hint = "make it first" if isinstance(error, pulsar().TopicNotFound) else None
-                raise SourceError(message, hint=hint, topic=topic) from error
+                raise (SourceError if will_not_pass(error) else AwayError)(message, hint=hint, topic=topic) from error
         return list(found)
 
     @staticmethod
@@ -205,5 +209,5 @@ class _Partitions:
             raise in_chunks(partition, "its last message does not come: it may be") from error
         except library.PulsarException as error:
             message = f"{partition} of Pulsar cannot be looked at: {told(error)}"
-            raise SourceError(message, topic=partition) from error
+            raise (SourceError if will_not_pass(error) else AwayError)(message, topic=partition) from error
         return last, last_ms

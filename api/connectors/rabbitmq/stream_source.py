@@ -21,7 +21,7 @@ from headrace.engine.connectors.contract import Discovery, EnumeratorContext, So
 from headrace.engine.errors import ConfigurationError, SourceError
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.client_thread import AwayError, patience_s_of, patiently
 from ..messages.decoding import MessageDecoder, OnError
 from .address import STREAM_PORT, Address
 from .stream_client import StreamRefusedError, StreamsAwayError, chunk_at_edge
@@ -88,7 +88,7 @@ class RabbitStreamSource:
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Finds where to begin in the streams, and where to end."""
-        return _Streams(self._address, self._scan)
+        return _Streams(self._address, self._scan, self._patience_s)
 
     def create_reader(self) -> SourceReader:
         """Make a reader of some of them."""
@@ -123,16 +123,17 @@ class _Scan:
 class _Streams:
     discovery_interval_ms: int | None = None
 
-    def __init__(self, address: Address, scan: _Scan) -> None:
+    def __init__(self, address: Address, scan: _Scan, patience_s: float) -> None:
         self._address = address
         self._scan = scan
+        self._patience_s = patience_s
 
     def discover(self) -> Discovery:
         """All streams."""
         scan = self._scan
         ends: dict[str, int | None] = dict.fromkeys(scan.streams)
         if scan.is_bounded or scan.start == "next":
-            ends = {name: self._end_of(name) for name in scan.streams}
+            ends = patiently(lambda: {name: self._end_of(name) for name in scan.streams}, self._patience_s)
         splits = []
         for name in scan.streams:
             position: dict[str, Any] = {"from": scan.start, "at": scan.at}
@@ -149,5 +150,5 @@ class _Streams:
             chunk = chunk_at_edge(self._address, stream, "last")
         except (StreamsAwayError, StreamRefusedError, ValueError) as error:
             message = f"stream {stream!r} of RabbitMQ cannot be looked at: {error}"
-            raise SourceError(message) from error
+            raise (AwayError if isinstance(error, StreamsAwayError) else SourceError)(message) from error
         return 0 if chunk is None else chunk.first_offset + len(chunk.messages)

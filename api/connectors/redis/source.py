@@ -23,7 +23,7 @@ from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.credentials import masked
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.client_thread import AwayError, patience_s_of, patiently
 from ..messages.decoding import MessageDecoder, OnError
 from .client import Client, redis
 from .reader import METADATA, Entry, RedisReader, parse_id
@@ -105,7 +105,7 @@ class RedisStreamSource:
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Finds where to begin in the streams."""
-        return _Streams(self._client, self._scan)
+        return _Streams(self._client, self._scan, self._patience_s)
 
     def create_reader(self) -> SourceReader:
         """Make a reader of some of them."""
@@ -122,22 +122,26 @@ class _Scan:
 class _Streams:
     discovery_interval_ms: int | None = None
 
-    def __init__(self, client: Client, scan: _Scan) -> None:
+    def __init__(self, client: Client, scan: _Scan, patience_s: float) -> None:
         self._client = client
         self._scan = scan
+        self._patience_s = patience_s
 
     def discover(self) -> Discovery:
         """All streams, with where to begin and where to end."""
         scan = self._scan
+        splits = patiently(self._splits, self._patience_s)
+        return Discovery(splits, is_final=True, is_repeatable=scan.start != "latest" and not scan.is_bounded)
+
+    def _splits(self) -> list[Split]:
         connection = self._client.connect()
         try:
-            splits = [self._split(connection, name) for name in scan.streams]
-        except redis().RedisError as error:
+            return [self._split(connection, name) for name in self._scan.streams]
+        except (redis().RedisError, OSError) as error:
             message = f"streams of Redis cannot be looked at: {masked(str(error) or repr(error))}"
-            raise SourceError(message) from error
+            raise (SourceError if isinstance(error, redis().ResponseError) else AwayError)(message) from error
         finally:
             connection.close()
-        return Discovery(splits, is_final=True, is_repeatable=scan.start != "latest" and not scan.is_bounded)
 
     def _split(self, connection: Any, name: str) -> Split:
         scan = self._scan

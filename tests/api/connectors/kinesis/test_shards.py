@@ -70,7 +70,7 @@ class Job:
 
     def __init__(self, family, *, latest=False, bounded=False, since_ms=0):
         self.family = family
-        self.enumerator = ShardEnumerator(family, Scan(latest, since_ms, bounded, None if bounded else 10))
+        self.enumerator = ShardEnumerator(family, Scan(latest, since_ms, bounded, None if bounded else 10), 0)
         self.is_bounded = bounded
         self.state = None
         self.reading, self.kept = {}, {}
