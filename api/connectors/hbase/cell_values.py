@@ -43,7 +43,7 @@ def coder_of(name: str, kind: pa.DataType) -> Coder:
     if kinds.is_string(kind):
         return (lambda value: value.encode()), lambda found: found.decode()
     if kinds.is_binary(kind):
-        return bytes, bytes
+        return _bytes_of_bytes, bytes
     if kinds.is_decimal(kind):
         return _bytes_of_decimal, _decimal_of_bytes
     if kinds.is_date32(kind):
@@ -60,6 +60,13 @@ def _number_of(form: str, found: bytes) -> Any:
     return struct.unpack(form, found)[0]
 
 
+def _bytes_of_bytes(value: Any) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):  # bytes(7) would be seven of them
+        message = f"it is of type {type(value).__name__}"
+        raise TypeError(message)
+    return bytes(value)
+
+
 def _bytes_of_day(value: date) -> bytes:
     return struct.pack(">i", value.toordinal() - _DAY_ZERO)
 
@@ -70,7 +77,9 @@ def _day_of_bytes(found: bytes) -> date:
 
 def _bytes_of_decimal(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
+    if not isinstance(exponent, int):
+        message = "it is no number"
+        raise ValueError(message)
     whole = int("".join(map(str, digits))) * (-1 if sign else 1)
     if exponent > 0:
         whole, exponent = whole * 10**exponent, 0

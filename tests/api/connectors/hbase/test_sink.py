@@ -19,8 +19,8 @@ from upsert_kit import AT_ONCE, harness_of, told, written
 
 from headrace import RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.hbase import HbaseClient, HbaseSink, UpsertOptions
-from headrace.connectors.hbase.cell_values import coder_of
-from headrace.engine.errors import ConfigurationError
+from headrace.connectors.hbase.cell_values import TableFields, coder_of
+from headrace.engine.errors import ConfigurationError, TypeMismatchError
 
 NOWHERE = "127.0.0.1:1"
 SCHEMA = pa.schema([("k", pa.int32()), ("f", pa.struct([("at", pa.int64()), ("v", pa.int64())]))])
@@ -183,3 +183,16 @@ def test_wrong_arguments_are_refused():
 )  # fmt: skip
 def test_records_that_cannot_be_rows_are_named(row, text):
     assert text in told(lambda: written(HbaseSink(NOWHERE, "t", schema=SCHEMA), [row]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.binary(), 7), (pa.binary(), [1, 2]), (pa.decimal128(10, 2), Decimal("NaN")), (pa.decimal128(10, 2), 1),
+        (pa.string(), b"bytes"), (pa.string(), "\ud800"), (pa.int32(), 2**31), (pa.float32(), 1e40),
+    ],
+)  # fmt: skip
+def test_values_that_are_none_of_the_type_are_named(kind, value):
+    fields = TableFields(pa.schema([("k", pa.int32()), ("f", pa.struct([("v", kind)]))]))
+    with pytest.raises(TypeMismatchError, match="column 'f:v' cannot hold"):
+        fields.cells_of({"f": {"v": value}})
