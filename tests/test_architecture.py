@@ -104,6 +104,7 @@ ROOMS = (
     "api/sql/parsing",
     "api/sql/functions",
     "api/sql",
+    "api/table/expressions",
     "api/table/connectors",
     "api/table/services",
     "api/table/lowering",

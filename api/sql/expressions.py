@@ -98,6 +98,18 @@ def interval_ms(tree: exp.Expression) -> int:
     return times.milliseconds_of(tree.this.name, tree.args["unit"].sql())
 
 
+def _months(tree: exp.Expression) -> int | None:
+    """How many months an interval of the text is; None if it is none of months or years."""
+    if isinstance(tree, exp.Paren):
+        return _months(tree.this)
+    if isinstance(tree, exp.Neg):
+        months = _months(tree.this)
+        return None if months is None else -months
+    if not isinstance(tree, exp.Interval) or tree.this is None or tree.args.get("unit") is None:
+        return None
+    return times.months_of(tree.this.name, tree.args["unit"].sql())
+
+
 class SubqueryValues(Protocol):
     """Makes columns of subqueries: `headrace.sql.subqueries.Subqueries`, as expressions see it."""
 
@@ -145,6 +157,10 @@ class ExpressionBinder:
                 return self.subquery(tree)
             if type(tree) is kind:
                 return sql.compare(function, self.bind(tree.this), self.bind(tree.expression))
+        if type(tree) in (exp.Add, exp.Sub):
+            months_away = self._months_away(tree)
+            if months_away is not None:
+                return months_away
         for kind, make in _ARITHMETIC.items():
             if type(tree) is kind:
                 return make(self.bind(tree.this), self.bind(tree.expression))
@@ -155,6 +171,19 @@ class ExpressionBinder:
             message = f"{_described(tree)} is not supported"
             raise SqlError(message)
         return bind(self, tree)
+
+    def _months_away(self, tree: Any) -> Typed | None:
+        """A time and an interval of months, which has no length of its own; None if there is no such interval."""
+        for span, time in ((tree.expression, tree.this), (tree.this, tree.expression)):
+            months = _months(span)
+            if months is None:
+                continue
+            if type(tree) is exp.Sub and span is tree.this:
+                message = "a time cannot be taken off an interval"
+                raise SqlError(message)
+            count = literal_of(-months if type(tree) is exp.Sub else months, pa.int64())
+            return times.added("MONTH")(count, self.bind(time))
+        return None
 
     def subquery(self, tree: Any) -> Typed:
         """Return the value of a subquery, or of a condition that asks one."""

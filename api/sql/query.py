@@ -54,6 +54,9 @@ _REFUSED = {
 }
 
 
+_NO_LIMIT = 1 << 62
+"""Of OFFSET without LIMIT: more rows than there can be."""
+
 _COUNTS = ("count", "count_distinct")
 
 
@@ -182,8 +185,7 @@ class QueryBinder:
             skipped = offset or 0
             node = self.builder.top(node, orders, limit + skipped, skipped, keys)
         elif offset is not None:
-            message = "OFFSET needs a LIMIT"
-            raise self.text.error(message, tree.args["offset"])
+            node = self.builder.top(node, orders, _NO_LIMIT, offset, keys)
         elif orders:
             node = self.builder.sorted(node, orders)
         return Relation(node, relation.scope)

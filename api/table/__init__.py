@@ -1,12 +1,13 @@
 """Tables and SQL over streams and bounded data.
 
 ``TableEnvironment.create(mode="streaming")`` begins a program; ``execute_sql`` creates tables and asks queries.
-`environment` runs statements, `table` has the verbs of the Table API, which write queries of `expressions`
-(`table_windows` has its windows, `functions` and `aggregate_functions` functions of Python, `inserting` statement
-sets). `catalog` knows names, `file_catalog` keeps them in a folder, `shown` tells of them, `statement_tables` makes
-plans of the tables that a statement names, `connectors` is what tables are connected to. `execution` runs plans as
-`settings` say, by the streams that `lowering` makes of them; `result` gives rows, `live_table` is a table that changes
-while it is shown, `notebook` has the magics. Statements are parsed and bound in `headrace.sql`.
+`environment` runs statements (`catalog_verbs` those about names, `descriptors` describe tables without text), `table`
+has the verbs of the Table API, which write queries of `headrace.table.expressions` (`functions` and
+`aggregate_functions` are functions of Python, `inserting` has statement sets). `catalog` knows names, `file_catalog`
+keeps them in a folder, `shown` tells of them, `statement_tables` makes plans of the tables that a statement names,
+`connectors` is what tables are connected to. `execution` runs plans as `settings` say, by the streams that `lowering`
+makes of them; `result` gives rows, `live_table` is a table that changes while it is shown, `notebook` has the magics.
+Statements are parsed and bound in `headrace.sql`.
 
 May import: `headrace.sql`, `headrace.stream`, `headrace.dataset`, `headrace.connectors`, `headrace.jobs`,
 `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at `environment`.
@@ -15,13 +16,10 @@ May import: `headrace.sql`, `headrace.stream`, `headrace.dataset`, `headrace.con
 from typing import Any
 
 from .aggregate_functions import AggregateFunction, udaf
+from .descriptors import DataTypes, EnvironmentSettings, FormatDescriptor, Schema, TableDescriptor
 from .environment import TableEnvironment
-from .expressions import Expression, call, col, expr, lit
-from .functions import udf, udtf
-from .inserting import StatementSet
-from .result import TableResult
-from .table import AggregatedTable, GroupedTable, OverWindowedTable, Table, WindowedTable, WindowGroupedTable
-from .table_windows import (
+from .expressions.expression import Expression, call, col, expr, lit
+from .expressions.table_windows import (
     CURRENT_RANGE,
     CURRENT_ROW,
     UNBOUNDED_RANGE,
@@ -34,6 +32,18 @@ from .table_windows import (
     Tumble,
     row_interval,
 )
+from .functions import udf, udtf
+from .inserting import StatementSet
+from .result import TableResult
+from .table import (
+    AggregatedTable,
+    GroupedTable,
+    OverWindowedTable,
+    Table,
+    TablePipeline,
+    WindowedTable,
+    WindowGroupedTable,
+)
 
 __all__ = [
     "CURRENT_RANGE",
@@ -42,17 +52,23 @@ __all__ = [
     "UNBOUNDED_ROW",
     "AggregateFunction",
     "AggregatedTable",
+    "DataTypes",
+    "EnvironmentSettings",
     "Expression",
+    "FormatDescriptor",
     "GroupWindow",
     "GroupedTable",
     "Over",
     "OverWindow",
     "OverWindowedTable",
+    "Schema",
     "Session",
     "Slide",
     "StatementSet",
     "Table",
+    "TableDescriptor",
     "TableEnvironment",
+    "TablePipeline",
     "TableResult",
     "Tumble",
     "WindowGroupedTable",

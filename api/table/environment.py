@@ -26,7 +26,6 @@ from ..dataset.dataset import DataSet
 from ..sql.functions.registry import FunctionRegistry, SqlFunction
 from ..sql.hints import table_options
 from ..sql.parsing.errors import SqlError, SqlText
-from ..sql.parsing.names import parts_of, quoted
 from ..sql.parsing.parser import parse_script, parse_statements, pieces_of
 from ..sql.parsing.statements import (
     CompilePlan,
@@ -57,9 +56,11 @@ from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 from .aggregate_functions import UserDefinedAggregateFunction
 from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, TemporaryView, table_entry
+from .catalog_verbs import CatalogVerbs, quoted_path
 from .compiled_plans import plan_exists, read_plan, write_plan
 from .connectors.changelog import ChangelogColumns, behind
 from .connectors.given import GivenTable
+from .descriptors import EnvironmentSettings, fields_of
 from .execution import Execution
 from .file_catalog import catalog_of
 from .functions import UserDefinedFunction, UserDefinedTableFunction
@@ -75,7 +76,7 @@ from .upgrading import RESULT, sink_of
 __all__ = ["TableEnvironment"]
 
 
-class TableEnvironment:
+class TableEnvironment(CatalogVerbs):
     """Where table programs begin. Made by `create`."""
 
     def __init__(self, mode: str, parallelism: int | None, options: Mapping[str, Any]) -> None:
@@ -84,11 +85,13 @@ class TableEnvironment:
         self._execution = Execution(mode, parallelism, options)
 
     @staticmethod
-    def create(mode: str = "streaming", parallelism: int | None = None, **options: Any) -> TableEnvironment:
+    def create(
+        mode: str | EnvironmentSettings = "streaming", parallelism: int | None = None, **options: Any
+    ) -> TableEnvironment:
         """Make an environment.
 
         Args:
-            mode: ``streaming`` or ``batch``.
+            mode: ``streaming`` or ``batch``; or PyFlink's ``EnvironmentSettings.in_streaming_mode()``.
             parallelism: Of all operators; None for the default.
             **options: In streaming mode those of `StreamExecutionEnvironment.get_execution_environment`; in batch mode
                 ``executor``: ``local`` (default) or ``spark``.
@@ -96,6 +99,8 @@ class TableEnvironment:
         Raises:
             ConfigurationError: If there is no such mode or option.
         """
+        if isinstance(mode, EnvironmentSettings):
+            return TableEnvironment(mode.mode, parallelism, {**mode.options, **options})
         return TableEnvironment(mode, parallelism, options)
 
     @property
@@ -313,9 +318,11 @@ class TableEnvironment:
         require_instance("a function is made by udf(...), udtf(...) or udaf(...)", UserDefinedFunction, function)
         self._functions.add(function.named(name))
 
+    create_temporary_system_function = create_temporary_function
+
     def from_path(self, name: str) -> Table:
         """Return a table or view of the catalog."""
-        return self.sql_query(f"SELECT * FROM {_quoted(name)}")
+        return self.sql_query(f"SELECT * FROM {quoted_path(name)}")
 
     def from_rows(self, rows: Any, event_time: str | None = None, delay: Any = 0) -> Table:
         """Return rows at hand as a table.
@@ -333,10 +340,20 @@ class TableEnvironment:
 
     from_arrow = from_pandas = from_data_stream = from_data_set = from_rows
 
-    def from_elements(self, rows: Iterable[Sequence[Any]], names: Sequence[str]) -> Table:
-        """Return tuples of Python as a table; its types are those of the values."""
-        columns = list(zip(*rows, strict=True)) or [()] * len(names)
-        return self.from_rows(pa.table([pa.array(column) for column in columns], names=list(names)))
+    def from_elements(self, rows: Iterable[Sequence[Any]], names: Sequence[str] | str | pa.DataType) -> Table:
+        """Return tuples of Python as a table.
+
+        Args:
+            rows: The tuples.
+            names: Of the columns, whose types are those of the values; or a ROW type: ``"ROW<a INT, b STRING>"``.
+
+        Raises:
+            ProgramError: If it is another type.
+        """
+        fields = fields_of(names) if isinstance(names, (str, pa.DataType)) else [(name, None) for name in names]
+        columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+        arrays = {name: pa.array(column, kind) for (name, kind), column in zip(fields, columns, strict=True)}
+        return self.from_rows(pa.table(arrays))
 
     def from_changelog_stream(
         self, stream: DataStream, kind_column: str = "op", event_time: str | None = None, delay: Any = 0
@@ -410,24 +427,8 @@ class TableEnvironment:
 
     # ---------------------------------------------------------------------------------------------------- what there is
 
-    def list_tables(self) -> list[str]:
-        """Return the names of tables and views of the current database."""
-        return self._catalogs.names()
-
-    def list_catalogs(self) -> list[str]:
-        """Return the names of catalogs."""
-        return sorted(self._catalogs.catalogs)
-
-    def list_databases(self) -> list[str]:
-        """Return the names of databases of the current catalog."""
-        return self._catalogs.databases()
-
-    def list_functions(self) -> list[str]:
-        """Return the names of functions."""
-        return self._functions.names()
-
     def _described(self, name: str) -> TableResult:
-        columns = self._bound(parse_statements(f"SELECT * FROM {_quoted(name)}")[0], SqlText(name)).scope.columns
+        columns = self._bound(parse_statements(f"SELECT * FROM {quoted_path(name)}")[0], SqlText(name)).scope.columns
         return described(columns)
 
     def _set(self, statement: Set, text: SqlText) -> TableResult:
@@ -572,8 +573,3 @@ def _at_second(text: str, message: str, *, hint: str | None = None) -> SqlError:
     pieces, source = pieces_of(text) or [""], SqlText(text)
     second = pieces[min(1, len(pieces) - 1)]
     return source.error(message, source.place_at(len(second) - len(second.lstrip())), hint=hint)
-
-
-def _quoted(name: str) -> str:
-    """A name of one to three parts as SQL writes it."""
-    return ".".join(map(quoted, parts_of(name)))

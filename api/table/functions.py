@@ -21,7 +21,7 @@ from ..sql.functions.coercion import cast_to
 from ..sql.functions.contract import Function, KernelCall, RowCall, TableFunction, Typed, as_arrays, row_by_row
 from ..sql.parsing.types import parse_type
 from .aggregate_functions import argument_counts
-from .expressions import Expression, call
+from .expressions.expression import Expression, call
 
 __all__ = ["UserDefinedFunction", "UserDefinedTableFunction", "udf", "udtf"]
 

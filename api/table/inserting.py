@@ -35,7 +35,7 @@ from .catalog import CatalogTable
 
 if TYPE_CHECKING:
     from .result import TableResult
-    from .table import Table
+    from .table import Table, TablePipeline
 
 __all__ = ["Insertion", "StatementSet", "is_told_apart", "rows_of_table", "without_conflicts"]
 
@@ -79,6 +79,10 @@ class StatementSet:
         """
         self._inserts.append(self._environment.insert_into(table, rows.relation))
         return self
+
+    def add(self, pipeline: TablePipeline) -> StatementSet:
+        """Add what `Table.insert_into` gives."""
+        return self.add_insert(pipeline.table, pipeline.rows)
 
     def add_insert_sql(self, text: str) -> StatementSet:
         """Add an INSERT."""

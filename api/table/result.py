@@ -51,6 +51,20 @@ class TableResult(ABC):
         """Return the client of the job that an INSERT over streams has started; None of all else."""
         return None
 
+    def wait(self, timeout_ms: int | None = None) -> None:
+        """Wait for the end of the job that an INSERT has started; all else is there already, or runs when asked for.
+
+        Args:
+            timeout_ms: Milliseconds; None waits without end.
+
+        Raises:
+            TimeoutError: If it has not ended by then; it goes on.
+            JobFailedError: If it failed.
+        """
+        client = self.get_job_client()
+        if client is not None:
+            client.result(None if timeout_ms is None else timeout_ms / 1_000)
+
     @abstractmethod
     def changes(self) -> Iterator[Batch]:
         """Yield batches of changes as they come."""

@@ -22,9 +22,9 @@ from ..jobs.notebook_output import LiveOutput
 from ..sql.functions.registry import SqlFunction
 from ..sql.parsing.types import sql_name
 from ..sql.relations import Relation
-from .expressions import Expression, Rendering, WindowPart, as_expression, col, expr, quoted
+from .expressions.expression import Expression, Rendering, WindowPart, as_expression, col, expr, quoted
+from .expressions.table_windows import GroupWindow, OverWindow
 from .result import TableResult
-from .table_windows import GroupWindow, OverWindow
 
 __all__ = [
     "AggregatedTable",
@@ -32,6 +32,7 @@ __all__ = [
     "OverWindowedTable",
     "Program",
     "Table",
+    "TablePipeline",
     "WindowGroupedTable",
     "WindowedTable",
 ]
@@ -191,12 +192,20 @@ class Table:
         """Return the first rows, of the order if `order_by` stands before it."""
         return self.limit(count)
 
+    def offset(self, count: int) -> Table:
+        """Return the rows behind the first ones, of the order if `order_by` stands before it."""
+        return self._cut(_whole(count), None)
+
     def limit(self, count: int, offset: int = 0) -> Table:
         """Return some rows behind some others, of the order if `order_by` stands before it."""
+        return self._cut(_whole(offset), _whole(count))
+
+    def _cut(self, skipped: int, count: int | None) -> Table:
         before = self._order or _Ordered(self, ())
-        first = before.first + _whole(offset)
-        end = first + _whole(count) if before.end is None else min(before.end, first + _whole(count))
-        cut = f" LIMIT {max(end - first, 0)} OFFSET {first}"
+        first = before.first + skipped
+        ends = [one for one in (before.end, None if count is None else first + count) if one is not None]
+        end = min(ends, default=None)
+        cut = f"{'' if end is None else f' LIMIT {max(end - first, 0)}'} OFFSET {first}"
         made = before.table._in_order(before.orders, cut)
         made._order = _Ordered(before.table, before.orders, first, end) if before.orders else None
         return made
@@ -335,9 +344,17 @@ class Table:
         """Write the rows into a table of the catalog, to their end."""
         return self._program.insert_rows(table, self.relation)
 
+    def insert_into(self, table: str) -> TablePipeline:
+        """Return what writes the rows into a table of the catalog, once it is executed or added to a statement set."""
+        return TablePipeline(self, table)
+
     def explain(self) -> str:
         """Return how the rows are made."""
         return self._program.explained(self.relation)
+
+    def print_explain(self) -> None:
+        """Write how the rows are made to standard output."""
+        sys.stdout.write(f"{self.explain()}\n")
 
     def to_arrow(self) -> pa.Table:
         """Run the query to its end and return the table that it comes to."""
@@ -365,6 +382,26 @@ class Table:
     def _beside(self, right: Table) -> Relation:
         require_instance("the other table is a Table", Table, right)
         return right.relation_in(self._program)
+
+
+class TablePipeline(NamedTuple):
+    """Rows that are to be written into a table; made by `Table.insert_into`.
+
+    Attributes:
+        rows: The rows.
+        table: The name of the table.
+    """
+
+    rows: Table
+    table: str
+
+    def execute(self) -> TableResult:
+        """Write them, to their end."""
+        return self.rows.execute_insert(self.table)
+
+    def explain(self) -> str:
+        """Return how the rows are made."""
+        return self.rows.explain()
 
 
 class GroupedTable:

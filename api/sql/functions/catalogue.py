@@ -100,8 +100,8 @@ SYNTAX: dict[str, tuple[Syntax, ...]] = {
     "Times": (
         Syntax("DATE '...', TIME '...', TIMESTAMP '...'", "A literal.",
                "a time has 3, 6 or 9 digits behind the second"),
-        Syntax("INTERVAL '...' unit [TO unit]", "A span of days, hours, minutes and seconds.",
-               "not of months and years: TIMESTAMPADD adds them"),
+        Syntax("INTERVAL '...' unit [TO unit]", "A span of time.",
+               "one of months or years stands beside `+` or `-` and a time only"),
         Syntax("time + interval, time - interval", "The time that much later or earlier.",
                "TIME is not moved"),
         Syntax("PROCTIME()", "The clock's time as the row passes, as TIMESTAMP_LTZ(3): another one in each run.",

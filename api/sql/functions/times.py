@@ -22,7 +22,7 @@ from .coercion import cast_to, is_number, is_text
 from .contract import Function, KernelCall, Typed, constant, literal_of, made, require, row_by_row
 from .operators import call, case, coalesced, is_null
 
-__all__ = ["FUNCTIONS", "added", "difference", "extracted", "milliseconds_of", "rounded_to"]
+__all__ = ["FUNCTIONS", "added", "difference", "extracted", "milliseconds_of", "months_of", "rounded_to"]
 
 _TEXT = pa.string()
 _MS = pa.timestamp("ms")
@@ -52,7 +52,9 @@ def milliseconds_of(amount: str, unit: str) -> int:
     first = units[0].rstrip("S")
     if first not in _UNITS_MS:
         message = f"an interval of {unit} has no fixed length"
-        raise SqlError(message, hint="use DAY, HOUR, MINUTE, SECOND, or TIMESTAMPADD(MONTH, 1, time)")
+        raise SqlError(
+            message, hint="use DAY, HOUR, MINUTE, SECOND; months and years are added to a time, or taken off"
+        )
     try:
         if len(units) == 1:
             return round(float(amount) * _UNITS_MS[first])
@@ -64,6 +66,23 @@ def milliseconds_of(amount: str, unit: str) -> int:
     except ValueError:
         message = f"{amount!r} is no interval of {unit}"
         raise SqlError(message) from None
+
+
+def months_of(amount: str, unit: str) -> int | None:
+    """Return how many months an interval is: ``'3' MONTH``, ``'1-3' YEAR TO MONTH``; None of an interval of days.
+
+    Raises:
+        SqlError: If it is none.
+    """
+    first, *rest = (name.rstrip("S") for name in unit.upper().split(" TO "))
+    if first not in _MONTHS:
+        return None
+    found = re.fullmatch(r"\s*([+-]?)([0-9]+)(?:-([0-9]+))?\s*", amount)
+    if found is None or (found[3] is None) != (not rest) or rest not in ([], ["MONTH"]) or (rest and first != "YEAR"):
+        message = f"{amount!r} is no interval of {unit}"
+        raise SqlError(message)
+    months = int(found[2]) * _MONTHS[first] + int(found[3] or 0)
+    return -months if found[1] == "-" else months
 
 
 def _time(value: Typed) -> Typed:

@@ -88,6 +88,21 @@ def test_months_are_added_to_the_last_day_that_there_is():
     assert column_of("TIMESTAMPADD(MONTH, n, d)", table).to_pylist() == later
 
 
+@pytest.mark.parametrize(
+    ("span", "months"),
+    [("INTERVAL '2' MONTH", 2), ("INTERVAL '1-3' YEAR TO MONTH", 15), ("(INTERVAL '1' YEAR)", 12),
+     ("INTERVAL '1' QUARTER", 3), ("-INTERVAL '5' MONTHS", -5), ("INTERVAL '-0-1' YEAR TO MONTH", -1)],
+)  # fmt: skip
+def test_intervals_of_months_are_added_and_taken_off(span, months):
+    days = [dt.date(2024, 1, 31), dt.date(2023, 12, 1), dt.date(2024, 2, 29), None]
+    moments = [None if day is None else dt.datetime.fromisoformat(f"{day} 07:08:09") for day in days]
+    for kind, values in ((pa.date32(), days), (pa.timestamp("ms"), moments), (pa.timestamp("us"), moments)):
+        table = pa.table({"t": pa.array(values, kind)})
+        for text, count in ((f"t + {span}", months), (f"{span} + t", months), (f"t - {span}", -months)):
+            assert column_of(text, table).equals(column_of(f"TIMESTAMPADD(MONTH, {count}, t)", table)), text
+    assert value_of("DATE '2024-01-31' + INTERVAL '1' MONTH") == (dt.date(2024, 2, 29), "DATE")
+
+
 def test_texts_that_are_no_times_are_null():
     table = pa.table({"t": ["2024-02-30", "2024-13-01 00:00:00", "", "2024-02-29 24:00:00", None, "2024-2-29T1:2:3"]})
     found = column_of("TO_TIMESTAMP(t)", table).to_pylist()
@@ -101,7 +116,10 @@ def test_texts_that_are_no_times_are_null():
         ("DATE_FORMAT(DATE '2024-01-01', 'QQ')", "is not supported"),
         ("EXTRACT(FORTNIGHT FROM DATE '2024-01-01')", "a time has no"),
         ("FLOOR(DATE '2024-01-01' TO CENTURY)", "cannot be rounded"),
-        ("DATE '2024-01-01' + INTERVAL '1' MONTH", "no fixed length"),
+        ("INTERVAL '1' MONTH", "no fixed length"),
+        ("INTERVAL '1' MONTH - DATE '2024-01-01'", "taken off an interval"),
+        ("DATE '2024-01-01' + INTERVAL '1.5' MONTH", "no interval of MONTH"),
+        ("DATE '2024-01-01' + INTERVAL '1' YEAR TO MONTH", "no interval of YEAR TO MONTH"),
         ("TIMESTAMPADD(ERA, 1, DATE '2024-01-01')", "no unit of time"),
         ("NOW()", "after each restart"),
         ("CURRENT_TIMESTAMP", "after each restart"),

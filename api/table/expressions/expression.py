@@ -18,16 +18,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.engine.errors import ProgramError
+from headrace.engine.errors import ProgramError, nearest
 
-from ..arguments.checks import require_instance
-from ..sql.functions.registry import SqlFunction
-from ..sql.parsing.types import parse_type, sql_name
+from ...arguments.checks import require_instance
+from ...sql.functions.catalogue import ABSENT
+from ...sql.functions.registry import SqlFunction
+from ...sql.parsing.types import parse_type, sql_name
+from .sql_calls import Given, Scalar, SqlCalls, word_of
 
-__all__ = ["CalledFunction", "Expression", "Rendering", "Scalar", "WindowPart", "call", "col", "expr", "lit", "quoted"]
-
-Scalar = Any
-"""An `Expression`, or a Python value, which is a literal."""
+__all__ = ["CalledFunction", "Expression", "Rendering", "WindowPart", "call", "col", "expr", "lit", "quoted"]
 
 
 class WindowPart(NamedTuple):
@@ -97,18 +96,7 @@ def quoted(name: str) -> str:
     return f"`{name}`"
 
 
-class _Call:
-    """A call of a function with nothing but the expression: ``col("name").upper_case``."""
-
-    def __init__(self, function: str) -> None:
-        self._function = function
-        self.__doc__ = f"``{function}(x)`` of SQL."
-
-    def __get__(self, expression: Expression | None, _owner: type | None = None) -> Any:
-        return self if expression is None else call(self._function, expression)
-
-
-class Expression:
+class Expression(SqlCalls):
     """A piece of a query; made by `col`, `lit`, `call`, `expr` and by operators and methods of other expressions.
 
     Methods and properties are called as in PyFlink. Every function of SQL that has none here is called by `call`.
@@ -266,7 +254,8 @@ class Expression:
         return Expression("TRY_CAST(", self, f" AS {_type_text(kind)})")
 
     def get(self, name: str) -> Expression:
-        """Return a field of a ROW."""
+        """Return a field of a ROW, by its name."""
+        require_instance("a field is named by a text", str, name)
         return Expression(_operand(self), f".{quoted(name)}")
 
     # -- conditions ----------------------------------------------------------------------------------------------------
@@ -291,6 +280,16 @@ class Expression:
         """Whether a condition is false; false where it is NULL."""
         return self._behind("IS FALSE")
 
+    @property
+    def is_not_true(self) -> Expression:
+        """Whether a condition is false or NULL."""
+        return self._behind("IS NOT TRUE")
+
+    @property
+    def is_not_false(self) -> Expression:
+        """Whether a condition is true or NULL."""
+        return self._behind("IS NOT FALSE")
+
     def between(self, low: Scalar, high: Scalar) -> Expression:
         """Whether it is between two values, both included."""
         return Expression("(", _operand(self), " BETWEEN ", _operand(low), " AND ", _operand(high), ")")
@@ -306,9 +305,10 @@ class Expression:
             raise ProgramError(message)
         return Expression("(", _operand(self), " IN (", *_separated(values), "))")
 
-    def like(self, pattern: Scalar) -> Expression:
-        """Whether a text is as a pattern says: ``%`` any text, ``_`` any character."""
-        return self._binary("LIKE", pattern)
+    def like(self, pattern: Scalar, escape: str | None = None) -> Expression:
+        """Whether a text is as a pattern says: ``%`` any text, ``_`` any character; not so behind ``escape``."""
+        end = [] if escape is None else [" ESCAPE ", lit(escape)]
+        return Expression("(", _operand(self), " LIKE ", _operand(pattern), *end, ")")
 
     def similar(self, pattern: Scalar) -> Expression:
         """Whether a text matches SQL's kind of regular expression."""
@@ -326,17 +326,10 @@ class Expression:
 
     # -- aggregates ----------------------------------------------------------------------------------------------------
 
-    count = _Call("COUNT")
-    sum = _Call("SUM")
-    avg = _Call("AVG")
-    min = _Call("MIN")
-    max = _Call("MAX")
-    first_value = _Call("FIRST_VALUE")
-    last_value = _Call("LAST_VALUE")
-    stddev_pop = _Call("STDDEV_POP")
-    stddev_samp = _Call("STDDEV_SAMP")
-    var_pop = _Call("VAR_POP")
-    var_samp = _Call("VAR_SAMP")
+    @property
+    def sum0(self) -> Expression:
+        """Their sum; 0 where there is none."""
+        return call("COALESCE", self.sum, 0)
 
     @property
     def distinct(self) -> Expression:
@@ -375,79 +368,73 @@ class Expression:
     minutes = property(lambda self: _interval(self, "1", "MINUTE"), doc="A length of time.")
     hours = property(lambda self: _interval(self, "1", "HOUR"), doc="A length of time.")
     days = property(lambda self: _interval(self, "1", "DAY"), doc="A length of time.")
+    weeks = property(lambda self: _interval(self, "7", "DAY"), doc="A length of time.")
+    months = property(lambda self: _interval(self, "1", "MONTH"), doc="A length of time.")
+    quarters = property(lambda self: _interval(self, "3", "MONTH"), doc="A length of time.")
+    years = property(lambda self: _interval(self, "12", "MONTH"), doc="A length of time.")
+    milli = millis = milliseconds
     second, minute, hour, day = seconds, minutes, hours, days
+    week, month, quarter, year = weeks, months, quarters, years
 
     # -- functions -----------------------------------------------------------------------------------------------------
 
-    abs = _Call("ABS")
-    ceil = _Call("CEIL")
-    floor = _Call("FLOOR")
-    sqrt = _Call("SQRT")
-    exp = _Call("EXP")
-    ln = _Call("LN")
-    log10 = _Call("LOG10")
-    log2 = _Call("LOG2")
-    sin = _Call("SIN")
-    cos = _Call("COS")
-    tan = _Call("TAN")
-    sign = _Call("SIGN")
-    upper_case = _Call("UPPER")
-    lower_case = _Call("LOWER")
-    init_cap = _Call("INITCAP")
-    char_length = _Call("CHAR_LENGTH")
-    reverse = _Call("REVERSE")
-    ltrim = _Call("LTRIM")
-    rtrim = _Call("RTRIM")
-    trim = _Call("TRIM")
-    md5 = _Call("MD5")
-    sha1 = _Call("SHA1")
-    sha256 = _Call("SHA256")
-    cardinality = _Call("CARDINALITY")
+    def called(self, function: str, *arguments: Scalar) -> Expression:
+        """Return a call of a function of SQL with the expression in front."""
+        return call(function, self, *arguments)
+
+    def written(self, *pieces: Any) -> Expression:
+        """Return an expression that is put together of texts of SQL, expressions, and what is `Given`."""
+        return Expression(*(as_expression(one.value) if isinstance(one, Given) else one for one in pieces))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.upper() in ABSENT:
+            message = f"{name} is PyFlink's and not here: {ABSENT[name.upper()]}"
+            raise AttributeError(message)
+        message = f"an expression has no {name!r}"
+        raise AttributeError(f"{message}: {nearest(name, dir(type(self)))}" if name[0] != "_" else message)
+
     to_date = property(lambda self: self.cast("DATE"), doc="A text as a date.")
-    to_timestamp = _Call("TO_TIMESTAMP")
+    to_time = property(lambda self: self.cast("TIME"), doc="A text as a time of day.")
 
-    def round(self, places: Scalar = 0) -> Expression:
-        """Return the number with some places behind the point."""
-        return call("ROUND", self, places)
+    def log(self, base: Scalar | None = None) -> Expression:
+        """Return the logarithm to a base; without one the natural one."""
+        return call("LN", self) if base is None else call("LOG", base, self)
 
-    def power(self, exponent: Scalar) -> Expression:
-        """Return the number to a power."""
-        return call("POWER", self, exponent)
+    def floor(self, time_interval_unit: Any = None) -> Expression:
+        """Return the number rounded down, or the time rounded down to a unit."""
+        return self._rounded("FLOOR", time_interval_unit)
 
-    def substring(self, begin: Scalar, length: Scalar | None = None) -> Expression:
-        """Return a part of a text, from a character on; the first one is 1."""
-        return call("SUBSTRING", self, begin, *([] if length is None else [length]))
+    def ceil(self, time_interval_unit: Any = None) -> Expression:
+        """Return the number rounded up, or the time rounded up to a unit."""
+        return self._rounded("CEIL", time_interval_unit)
 
-    def replace(self, old: Scalar, new: Scalar) -> Expression:
-        """Return a text with another in place of one in it."""
-        return call("REPLACE", self, old, new)
+    def _rounded(self, function: str, unit: Any) -> Expression:
+        if unit is None:
+            return call(function, self)
+        return Expression(f"{function}(", self, f" TO {word_of(unit, 'a unit of time')})")
 
-    def regexp_replace(self, pattern: Scalar, replacement: Scalar) -> Expression:
-        """Return a text with another in place of what matches a regular expression."""
-        return call("REGEXP_REPLACE", self, pattern, replacement)
+    def trim(self, character: Scalar | None = None) -> Expression:
+        """Return a text without blanks at both ends, or without those characters."""
+        return self._trimmed("BOTH", character)
 
-    def regexp_extract(self, pattern: Scalar, group: Scalar = 0) -> Expression:
-        """Return what a group of a regular expression matches."""
-        return call("REGEXP_EXTRACT", self, pattern, group)
+    def trim_leading(self, character: Scalar | None = None) -> Expression:
+        """Return a text without blanks in front, or without those characters."""
+        return self._trimmed("LEADING", character)
 
-    def lpad(self, length: Scalar, pad: Scalar) -> Expression:
-        """Return a text filled up in front."""
-        return call("LPAD", self, length, pad)
+    def trim_trailing(self, character: Scalar | None = None) -> Expression:
+        """Return a text without blanks behind, or without those characters."""
+        return self._trimmed("TRAILING", character)
 
-    def rpad(self, length: Scalar, pad: Scalar) -> Expression:
-        """Return a text filled up behind."""
-        return call("RPAD", self, length, pad)
+    def _trimmed(self, where: str, character: Scalar | None) -> Expression:
+        return Expression(f"TRIM({where} ", as_expression(" " if character is None else character), " FROM ", self, ")")
 
     def position(self, text: Scalar) -> Expression:
         """Return where this text is in another; the first character is 1, 0 if it is not there."""
         return Expression("POSITION(", _operand(self), " IN ", _operand(text), ")")
 
-    def extract(self, unit: str) -> Expression:
+    def extract(self, unit: Any) -> Expression:
         """Return a part of a date or time: ``col("at").extract("HOUR")``."""
-        if not unit.isalpha():
-            message = f"a unit of time is a word such as HOUR; got {unit!r}"
-            raise ProgramError(message)
-        return Expression(f"EXTRACT({unit} FROM ", self, ")")
+        return Expression(f"EXTRACT({word_of(unit, 'a unit of time')} FROM ", self, ")")
 
     def at(self, index: Scalar) -> Expression:
         """Return an element of an ARRAY, the first one is 1, or the value of a key of a MAP."""
@@ -558,10 +545,6 @@ def lit(value: Any, kind: str | pa.DataType | None = None) -> Expression:
     raise ProgramError(message, hint="None, bool, int, float, Decimal, str, bytes, date, datetime, timedelta are")
 
 
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
 def _float(value: float) -> str:
     text = repr(value)
     if "n" in text:  # inf and nan have no digits
@@ -590,7 +573,7 @@ _LITERALS: tuple[tuple[type, Any], ...] = (
     (int, str),
     (float, _float),
     (Decimal, lambda value: f"{value:f}"),
-    (str, _text),
+    (str, lambda value: "'" + value.replace("'", "''") + "'"),
     (bytes, lambda value: f"x'{value.hex()}'"),
     (dt.datetime, _datetime),
     (dt.date, lambda value: f"DATE '{value.isoformat()}'"),

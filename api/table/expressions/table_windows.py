@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from headrace.engine.errors import ProgramError
 
-from .expressions import Expression, Rendering, WindowPart, col
+from .expression import Expression, Rendering, WindowPart, col
 
 __all__ = [
     "CURRENT_RANGE",
