@@ -7,7 +7,7 @@ but those that have that mark, and one of n of these. In the rooms of `WHOLE_JOB
 unless a lane is run.
 ``HEADRACE_TIMES_THE_BLOCKS=10`` runs ten times as many blocks of seeds in a campaign, and with 0.3, as in ``.ci/run``,
 it has its short form, in which each test has one block more than in every run at least. ``--part 1/3`` runs a third of
-the tests that are selected, and ``--part 2/3`` and ``3/3`` the others: ``.ci/run`` has sixths, in turn.
+the tests that are selected, and ``--part 2/3`` and ``3/3`` the others: ``.ci/run`` has eighths, in turn.
 
 Properties have four profiles of Hypothesis. In every run, with some more examples in the profile ``short``, and with
 all of them in ``campaign`` (``--hypothesis-profile=campaign``), the examples are always the same: a change fails by
