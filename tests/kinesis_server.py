@@ -10,14 +10,11 @@ file has what it has confirmed, and is a whole one.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import os
 import shutil
-import subprocess
-import tempfile
 import threading
 import time
 import urllib.request
@@ -28,10 +25,10 @@ from typing import Any
 
 import pytest
 from free_ports import free_port
+from npm_packages import package_of_npm
 from server_process import ServerProcess, need_client, the_one
 
 VERSION = "0.6.2"
-FETCH_TIMEOUT_S = 300
 REGION = "us-east-1"
 CREDENTIALS = {"aws_access_key_id": "000000000000", "aws_secret_access_key": "none"}
 AT_ONCE = 500
@@ -57,25 +54,7 @@ def fetched_program() -> Path:
     home = os.environ.get("KINESIS_LOCAL_HOME")
     if home:
         return Path(home)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace-tests" / f"kinesis-{VERSION}"
-    package = cache / "node_modules" / "kinesis-local"
-    if package.is_dir():
-        return package
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip(f"there is no kinesis-local {VERSION}, and no npm to fetch it")
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
-        command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", folder]
-        command.append(f"kinesis-local@{VERSION}")
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=FETCH_TIMEOUT_S, text=True)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            pytest.skip(f"kinesis-local {VERSION} could not be fetched: {str(error.stderr or error)[-500:]}")
-        with contextlib.suppress(OSError):  # another process was faster
-            Path(folder).rename(cache)
-            Path(folder).mkdir()  # for the context manager, which removes it
-    return package
+    return package_of_npm("kinesis-local", VERSION, f"kinesis-{VERSION}")
 
 
 class KinesisServer(ServerProcess):

@@ -43,6 +43,7 @@ ALSO_OF = {
         "api/formats/containers/sequence_files.py",
         "api/formats/containers/writables.py",
     ),
+    "azure": ("state/files/objects.py", "state/files/filesystem.py"),
     "registry": ("api/formats/avro_messages.py",),
     "hdfs": ("state/files/filesystem.py",),
     "s3": ("state/files/objects.py", "state/files/filesystem.py", "state/checkpoints/leases.py"),

@@ -52,8 +52,8 @@ _READ_BYTES = 1 << 20
 _WRITE_BYTES = 8 << 20
 """Of the buffer of a stream: what is smaller is written by one request."""
 
-_WRITER = "headrace-writer"
-"""Metadata of an object that was made exclusively: which call has made it."""
+_WRITER = "headracewriter"
+"""Metadata of an object that was made exclusively: which call has made it. Azure takes identifiers only as its name."""
 
 _RETRIES = {
     "max_retries": 10,
@@ -307,8 +307,9 @@ def _open_store(kind: str, bucket: str, options: _Options) -> Any:
         bucket, _, host = bucket.partition("@")
         if host:
             config["account_name"] = host.partition(".")[0]
+        endpoint = endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT")
         if endpoint:
-            config["endpoint"] = endpoint
+            config["endpoint"] = endpoint.rstrip("/")
     elif endpoint:
         message = f"a store of Google has no option endpoint; got {endpoint!r}"
         raise ConfigurationError(message)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import pytest
+from azure_server import azure_container, azure_server  # noqa: F401 - fixtures
 from free_ports import free_port
 from hdfs_server import hdfs_directory, hdfs_server  # noqa: F401 - fixtures
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
@@ -48,7 +49,7 @@ class Stores:
     params=[
         "disk",
         "memory",
-        *(pytest.param(lane, marks=pytest.mark.lane(lane)) for lane in ("s3", "hdfs", "zookeeper")),
+        *(pytest.param(lane, marks=pytest.mark.lane(lane)) for lane in ("s3", "azure", "hdfs", "zookeeper")),
     ]
 )
 def stores(request, tmp_path):
@@ -58,6 +59,8 @@ def stores(request, tmp_path):
         directory = request.getfixturevalue("hdfs_directory")
     if request.param == "s3":
         directory = f"{request.getfixturevalue('s3_bucket')}/ha"
+    if request.param == "azure":
+        directory = f"{request.getfixturevalue('azure_container')}/ha"
     if request.param == "zookeeper":
         lease_store = f"zookeeper://{request.getfixturevalue('zookeeper')}/tests/{next(_numbers)}"
     key_file = tmp_path / "keys"

@@ -10,6 +10,7 @@ import sys
 
 import cloudpickle
 import pytest
+from azure_server import ACCOUNT, KEY, azure_container, azure_server  # noqa: F401 - fixtures
 from hdfs_server import hdfs_directory, hdfs_server  # noqa: F401 - fixtures
 from pyarrow import fs as arrow_fs
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
@@ -91,6 +92,22 @@ def objects_of(bucket):
     return SinkSubject(FileSink.json_lines(f"{bucket}/out"), visible, lambda number: {"n": number})
 
 
+def blobs_of(container, server):
+    """A file sink in a container of Azure, as another client sees it: pyarrow's."""
+
+    def visible():
+        authority = f"127.0.0.1:{server.port}"
+        store = arrow_fs.AzureFileSystem(
+            ACCOUNT, account_key=KEY, blob_storage_authority=authority, dfs_storage_authority=authority,
+            blob_storage_scheme="http", dfs_storage_scheme="http",
+        )  # fmt: skip
+        selector = arrow_fs.FileSelector(f"{container.removeprefix('az://')}/out", allow_not_found=True)
+        names = [found.path for found in store.get_file_info(selector) if found.base_name.startswith("part-")]
+        return [json.loads(line)["n"] for name in names for line in store.open_input_stream(name).read().splitlines()]
+
+    return SinkSubject(FileSink.json_lines(f"{container}/out"), visible, lambda number: {"n": number})
+
+
 def sqlite_subject(tmp_path, **options):
     path = tmp_path / "db.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -128,6 +145,11 @@ def test_sink_with_an_owner(check, subject, tmp_path):
 @pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)
 def test_files_in_s3(check, s3_bucket):  # noqa: F811
     check(objects_of(s3_bucket))
+
+
+@pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)
+def test_files_in_azure(check, azure_container, azure_server):  # noqa: F811
+    check(blobs_of(azure_container, azure_server))
 
 
 @pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)

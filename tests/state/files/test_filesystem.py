@@ -1,4 +1,4 @@
-"""File systems: one contract suite over local disk, memory, pyarrow's and S3; races and crashes of the local one."""
+"""File systems: one contract suite over all kinds of them; races and crashes of the local one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from azure_server import azure_container, azure_server  # noqa: F401 - fixtures
 from fsspec.implementations.local import LocalFileSystem as LocalFsspec
 from hdfs_server import hdfs_directory, hdfs_server  # noqa: F401 - fixtures
 from pyarrow import fs as arrow_fs
@@ -35,14 +36,16 @@ class Shelf(LocalFsspec):
 fsspec.register_implementation("shelf", Shelf)
 
 
-S3, HDFS = (pytest.param(name, marks=pytest.mark.lane(name)) for name in ("s3", "hdfs"))
+S3, HDFS, AZURE = (pytest.param(name, marks=pytest.mark.lane(name)) for name in ("s3", "hdfs", "azure"))
 
 
-@pytest.fixture(params=["local", "memory", "arrow", "fsspec", S3, HDFS])
+@pytest.fixture(params=["local", "memory", "arrow", "fsspec", S3, HDFS, AZURE])
 def place(request, tmp_path):
     """A file system and an empty directory in it."""
     if request.param == "s3":
         return filesystem_for(f"{request.getfixturevalue('s3_bucket')}/root")
+    if request.param == "azure":
+        return filesystem_for(f"{request.getfixturevalue('azure_container')}/root")
     if request.param == "hdfs":
         return filesystem_for(request.getfixturevalue("hdfs_directory"))
     if request.param == "local":

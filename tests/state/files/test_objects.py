@@ -1,4 +1,4 @@
-"""Object stores: what a real S3 server does, and what one is refused for that ignores conditions."""
+"""Object stores: what a real S3 server and an emulator of Azure do, and what is refused that ignores conditions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from azure_server import azure_container, azure_server  # noqa: F401 - fixtures
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
 
 from headrace.state.checkpoints.leases import FileLease
@@ -18,10 +19,13 @@ from headrace.state.errors import AlreadyExistsError, ConfigurationError, NotFou
 from headrace.state.files import objects
 from headrace.state.files.filesystem import filesystem_for
 
+S3 = pytest.param("s3_bucket", marks=pytest.mark.lane("s3"))
+AZURE = pytest.param("azure_container", marks=pytest.mark.lane("azure"))
 
-@pytest.fixture
-def place(s3_bucket):  # noqa: F811
-    return filesystem_for(f"{s3_bucket}/root")
+
+@pytest.fixture(params=[S3, AZURE])
+def place(request):
+    return filesystem_for(f"{request.getfixturevalue(request.param)}/root")
 
 
 def test_names_are_kept_as_they_are(place):
@@ -211,3 +215,17 @@ def test_a_store_that_ignores_conditions_is_refused_by_name(monkeypatch):
 def test_leases_are_refused_where_files_cannot_be_made_exclusively():
     with pytest.raises(ConfigurationError, match="created exclusively through mock"):
         FileLease.open("mock://bucket/ha").require_exclusive()
+
+
+def test_a_container_that_is_not_there_is_said(azure_container):  # noqa: F811
+    fs, path = filesystem_for("az://nobody-has-it/x")
+    with pytest.raises(StorageError, match=r"nobody-has-it|container") as caught:
+        fs.write_bytes(path, b"")
+    assert caught.value.context["operation"] == "write"
+
+
+def test_an_endpoint_in_a_uri_comes_before_the_environment(azure_server, azure_container, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:1/nobody")
+    fs, path = filesystem_for(f"{azure_container}/a?endpoint={azure_server.endpoint}")
+    fs.create_exclusive(f"{path}/b", b"1")
+    assert fs.list_files(path) == [(f"{azure_container.removeprefix('az://')}/a/b", 1)]
