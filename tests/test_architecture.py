@@ -86,6 +86,7 @@ ROOMS = (
     "api/connectors/opensearch",
     "api/connectors/cassandra",
     "api/connectors/hbase",
+    "api/connectors/mongodb",
     "api/connectors/lake",
     "api/connectors/delta",
     "api/connectors/iceberg",

@@ -90,6 +90,7 @@ MODULES = (
     ("opensearch", "headrace.connectors.opensearch", "OpenSearch and Elasticsearch"),
     ("cassandra", "headrace.connectors.cassandra", "Cassandra"),
     ("hbase", "headrace.connectors.hbase", "HBase"),
+    ("mongodb", "headrace.connectors.mongodb", "MongoDB"),
     ("databases", "headrace.connectors.sql", "Databases"),
     ("postgres-cdc", "headrace.connectors.postgres_cdc", "Changes of PostgreSQL"),
     ("nifi", "headrace.connectors.nifi", "NiFi"),

@@ -15,6 +15,8 @@ SOAKS = {
     "kafka": ["kafka_soak.py"],
     "kinesis": ["kinesis_soak.py"],
     "kafka, open transactions": ["kafka_soak.py", "--staging", "transaction"],
+    "mongodb": ["mongodb_soak.py"],
+    "mongodb, numbers of the sink": ["mongodb_soak.py", "--order", "sink"],
     "opensearch": ["opensearch_soak.py"],
     "pulsar": ["pulsar_soak.py"],
     "rabbitmq": ["rabbitmq_soak.py"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -19,11 +19,10 @@ import pyarrow.types as kinds
 
 from headrace.engine.errors import TypeMismatchError
 
+from ...formats.client_values import Convert, optional
 from .cql_types import CqlType
 
-__all__ = ["Convert", "column_of", "exact", "reader_of", "writer_of"]
-
-Convert = Callable[[Any], Any]
+__all__ = ["exact", "reader_of", "writer_of"]
 
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64, "varint": 1 << 20}
 _TEXTS = frozenset({"text", "varchar", "ascii"})
@@ -156,11 +155,11 @@ def reader_of(name: str, kind: pa.DataType, column: CqlType) -> Convert | None:
         if fits:
             return convert
     if of in ("list", "set") and _is_list(kind):
-        part = _optional(reader_of(name, kind.value_type, column.parts[0]))
+        part = optional(reader_of(name, kind.value_type, column.parts[0]))
         return lambda values: [part(value) for value in values]
     if of == "map" and kinds.is_map(kind):
         key, item = (
-            _optional(reader_of(name, one, part))
+            optional(reader_of(name, one, part))
             for one, part in zip((kind.key_type, kind.item_type), column.parts, strict=True)
         )
         return lambda value: [(key(one), item(other)) for one, other in value.items()]
@@ -169,12 +168,6 @@ def reader_of(name: str, kind: pa.DataType, column: CqlType) -> Convert | None:
 
 def _holds(kind: pa.DataType, bits: int) -> bool:
     return bool(kinds.is_signed_integer(kind)) and kind.bit_width >= bits
-
-
-def _optional(convert: Convert | None) -> Convert:
-    if convert is None:
-        return lambda value: value
-    return lambda value: None if value is None else convert(value)
 
 
 def _time_in(kind: pa.DataType) -> Convert:
@@ -210,22 +203,3 @@ def exact(value: Any) -> Any:
     if isinstance(value, (list, tuple)) or type(value).__name__ == "SortedSet":
         return [exact(one) for one in value]
     return value
-
-
-def column_of(values: Sequence[Any], field: pa.Field, convert: Convert | None) -> pa.Array:
-    """Return values of a column as those of a field.
-
-    Raises:
-        TypeMismatchError: If one is none of the field's type; ``record`` says which.
-    """
-    made = _optional(convert)
-    try:
-        return pa.array([made(value) for value in values], field.type)
-    except (pa.ArrowException, ValueError, ArithmeticError, TypeError) as error:
-        for value in values:
-            try:
-                pa.array([made(value)], field.type)
-            except (pa.ArrowException, ValueError, ArithmeticError, TypeError):
-                message = f"column {field.name!r} has a value that is no {field.type}: {value!r:.80}"
-                raise TypeMismatchError(message) from error
-        raise

@@ -16,10 +16,11 @@ from headrace.engine.connectors.contract import CommitRetry
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, SourceError, TypeMismatchError
 
+from ...formats.client_values import Convert, column_of
 from ..messages.client_thread import AnswerError
 from .client import CassandraClient, Connection, split_name
 from .cql_types import TableShape, quoted
-from .cql_values import Convert, column_of, reader_of, writer_of
+from .cql_values import reader_of, writer_of
 
 __all__ = ["CassandraLookup"]
 

@@ -17,11 +17,12 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import ReaderContext, Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError, TypeMismatchError, nearest
 
+from ...formats.client_values import Convert, column_of
 from ..messages.client_thread import AnswerError, AwayError, ClientThread
 from ..messages.fetching import FetchingReader
 from .client import CassandraClient, Connection
 from .cql_types import TableShape, quoted
-from .cql_values import Convert, column_of, reader_of
+from .cql_values import reader_of
 
 __all__ = ["LEAST_TOKEN", "MOST_TOKEN", "Scan", "TableReader"]
 

@@ -19,13 +19,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.errors import ConfigurationError, SinkError, TypeMismatchError, nearest
+from headrace.engine.errors import ConfigurationError, SinkError, nearest
 
+from ...formats.client_values import Convert
 from ...formats.schemas import schema_of
 from ..messages.client_thread import AnswerError
 from ..upserts import (
     Entry,
-    KeyedRecords,
+    KeyedColumns,
     Numbers,
     OrderKey,
     Refused,
@@ -37,7 +38,7 @@ from ..upserts import (
 )
 from .client import CassandraClient, Connection, split_name
 from .cql_types import TableShape, quoted
-from .cql_values import Convert, writer_of
+from .cql_values import writer_of
 
 __all__ = ["CassandraSink"]
 
@@ -88,44 +89,13 @@ class CassandraSink(UpsertSink):
         self._client = CassandraClient(client) if isinstance(client, str) else client
         fields = schema_of(schema)
         assert fields is not None
-        rows = _Rows(fields, key, delete_column, order)
+        rows = KeyedColumns(fields, key, delete_column, order)
         self._target = _Target(*split_name(table), fields, rows.key, rows.order is not None, numbers_table)
         super().__init__(f"table {table!r}", rows, options)
 
     def create_writer(self) -> UpsertSinkWriter:
         """Make the writer of one subtask."""
         return _Writer(self.place, self._client, self._target, self.options)
-
-
-class _Rows(KeyedRecords):
-    """Records as keys and values of columns."""
-
-    def __init__(
-        self, schema: pa.Schema, key: str | Sequence[str], delete_column: str | None, order: str | OrderKey | None
-    ) -> None:
-        super().__init__(key, delete_column, order)
-        self._names = tuple(schema.names)
-        if not self.key:
-            message = "rows of Cassandra are written by their primary key: key is missing"
-            raise ConfigurationError(message)
-        for name in self.key:
-            if name not in self._names:
-                message = f"the schema has no column {name!r} of the key"
-                raise ConfigurationError(message, hint=nearest(name, self._names) or f"it has {', '.join(self._names)}")
-        if delete_column in self._names:
-            message = f"delete_column {delete_column!r} is not written: it is no column of the schema"
-            raise ConfigurationError(message)
-
-    def key_of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        self.check_no_nulls(values)
-        return values
-
-    def value_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
-        try:
-            return tuple(row[name] for name in self._names)
-        except KeyError as error:
-            message = f"the record has no field {error.args[0]!r}"
-            raise TypeMismatchError(message, hint=f"it has {', '.join(map(str, row))}") from None
 
 
 class _Target:

@@ -6,7 +6,7 @@ and what belongs to a checkpoint are those of `headrace.engine.connectors.async_
 May import: `headrace.engine`, `headrace.state`. Start reading at `sink`.
 """
 
-from .keyed import Entry, KeyedRecords
+from .keyed import Entry, KeyedColumns, KeyedRecords
 from .numbering import NumberCell, Numbers, WriterPlace
 from .options import UpsertOptions
 from .order import OrderKey
@@ -15,6 +15,7 @@ from .writer import Refused, SinkAwayError, UpsertSinkWriter
 
 __all__ = [
     "Entry",
+    "KeyedColumns",
     "KeyedRecords",
     "NumberCell",
     "Numbers",

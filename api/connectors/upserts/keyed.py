@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.engine.errors import ConfigurationError, TypeMismatchError, nearest
 from headrace.state.values.sharing import shown
 
 from .order import OrderKey
 
-__all__ = ["Entry", "KeyedRecords", "newest_of"]
+__all__ = ["Entry", "KeyedColumns", "KeyedRecords", "newest_of"]
 
 Entry = tuple[Any, "int | None", Any]
 """A key, None for a record without one; the number of its order, None without one; what is written, None to delete."""
@@ -93,6 +95,47 @@ class KeyedRecords(ABC):
             found = dict(zip(self.key, values, strict=True))
             message = f"a key is made of fields that are null: {shown(found)}"
             raise TypeMismatchError(message)
+
+
+class KeyedColumns(KeyedRecords):
+    """Records as values of declared columns, and keys as those of the key's.
+
+    Args:
+        schema: The columns, those of the key among them.
+        key: As of `KeyedRecords`.
+        delete_column: As of it.
+        order: As of it.
+
+    Raises:
+        ConfigurationError: If these do not fit.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, key: str | Sequence[str], delete_column: str | None, order: str | OrderKey | None
+    ) -> None:
+        super().__init__(key, delete_column, order)
+        self._names = tuple(schema.names)
+        if not self.key:
+            message = "rows are written by their key: key is missing"
+            raise ConfigurationError(message)
+        for name in self.key:
+            if name not in self._names:
+                message = f"the schema has no column {name!r} of the key"
+                raise ConfigurationError(message, hint=nearest(name, self._names) or f"it has {', '.join(self._names)}")
+        if delete_column in self._names:
+            message = f"delete_column {delete_column!r} is not written: it is no column of the schema"
+            raise ConfigurationError(message)
+
+    def key_of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.check_no_nulls(values)
+        return values
+
+    def value_of(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        try:
+            return tuple(row[name] for name in self._names)
+        except KeyError as error:
+            message = f"the record has no field {error.args[0]!r}"
+            raise TypeMismatchError(message, hint=f"it has {', '.join(map(str, row))}") from None
 
 
 def newest_of(entries: Iterable[Entry]) -> list[Entry]:

@@ -26,6 +26,7 @@ from .cassandra import CassandraTable
 from .hbase import HbaseTable
 from .http import HttpTable
 from .kinesis import KinesisTable
+from .mongodb import MongodbTable
 from .mqtt import MqttTable
 from .nifi import NiFiTable
 from .opensearch import SEARCH_TABLES
@@ -47,6 +48,7 @@ _CONNECTORS: tuple[Any, ...] = (
     JdbcTable,
     KafkaTable,
     KinesisTable,
+    MongodbTable,
     MqttTable,
     NexmarkTable,
     NiFiTable,

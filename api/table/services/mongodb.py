@@ -1,0 +1,137 @@
+"""Tables that are collections of MongoDB: ``'connector' = 'mongodb'``.
+
+Source: Flink's documentation ("MongoDB SQL Connector").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.engine.connectors.table_lookup import TableLookup
+from headrace.engine.errors import ConfigurationError
+from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.state.extras import needs
+
+from ...connectors.mongodb import MongodbClient, MongodbLookup, MongodbSink, MongodbSource, UpsertOptions
+from ..connectors.contract import Options, TableConnector, lookup_cache_of
+from ..connectors.deletions import DELETED, with_deletions
+from .upsert_options import order_of, refused_of
+
+if TYPE_CHECKING:
+    from ...stream.data_stream import DataStream
+    from ...stream.environment import StreamExecutionEnvironment
+
+__all__ = ["MongodbTable"]
+
+
+class MongodbTable(TableConnector):
+    """A collection of MongoDB; changes are applied by its PRIMARY KEY.
+
+    Options: ``uri``, ``database``, ``collection``, ``bson-type.*`` (objectId, uuid), ``connection.request-timeout``;
+    written ``sink.order-column``, ``sink.order-column.ties-below``, ``sink.deletion-marker``, ``sink.number-field``,
+    ``sink.numbers-collection``, ``sink.buffer-flush.max-rows``, ``sink.buffer-flush.interval``, ``sink.patience``,
+    ``sink.delivery-guarantee`` (at-least-once), ``failure-handler`` (fail, ignore); read ``scan.splits``,
+    ``scan.fetch-size``, ``scan.filter``; looked up ``lookup.cache`` and those of its cache, ``lookup.max-retries``.
+    """
+
+    name = "mongodb"
+    can_look_up = True
+
+    def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
+        if partitioned_by:
+            message = "PARTITIONED BY is not supported for collections of MongoDB"
+            raise ConfigurationError(message)
+        self._client = MongodbClient(options.need("uri"))
+        self._collection = f"{options.need('database')}.{options.need('collection')}"
+        self._bson_types = options.take_all("bson-type.")
+        self._order = order_of(options, schema)
+        self._marker = options.take("sink.deletion-marker")
+        self._number_field = options.take("sink.number-field", str, "_number")
+        self._numbers = options.take("sink.numbers-collection", str, "headrace_numbers")
+        options.choice("sink.delivery-guarantee", ("at-least-once",), "at-least-once")
+        self._writing = UpsertOptions(
+            batch_size=options.take("sink.buffer-flush.max-rows", int, 1_000),
+            batch_interval=options.take("sink.buffer-flush.interval", Options.duration, 1_000),
+            request_timeout=options.take("connection.request-timeout", Options.duration, 30_000),
+            patience=options.take("sink.patience", Options.duration, 60_000),
+            on_error=refused_of(options, "failure-handler"),
+        )
+        self._splits = options.take("scan.splits", int, 16)
+        self._page_size = options.take("scan.fetch-size", int, 2_048)
+        self._query = options.take("scan.filter", _query)
+        self.lookup_cache = lookup_cache_of(options)
+        self._lookup_retries = options.take("lookup.max-retries", int, 3)
+        if self._lookup_retries < 0:
+            message = f"lookup.max-retries must be at least 0; got {self._lookup_retries}"
+            raise ConfigurationError(message)
+
+    def keyed_by(self, primary_key: tuple[str, ...]) -> None:
+        """Take the PRIMARY KEY."""
+        super().keyed_by(primary_key)
+        self.takes_changes = self.applies_by_key = bool(primary_key)
+        if not primary_key and (self._order is not None or self._marker is not None):
+            message = "'sink.order-column' and 'sink.deletion-marker' are for tables with a PRIMARY KEY"
+            raise ConfigurationError(message)
+
+    def stream(
+        self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
+    ) -> DataStream:
+        """Read the collection once."""
+        source = MongodbSource(
+            self._client,
+            self._collection,
+            schema=schema,
+            query=self._query,
+            splits=self._splits,
+            page_size=self._page_size,
+            patience=self._writing.patience,
+        )
+        return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), f"mongodb {self._collection}")
+
+    def lookup(self, keys: Sequence[str], schema: pa.Schema) -> TableLookup:
+        """Ask for documents by the values of their fields."""
+        return MongodbLookup(
+            self._client, self._collection, schema, keys, self._types_of(schema), self._lookup_retries
+        )  # fmt: skip
+
+    def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
+        """Write each change by its key.
+
+        Raises:
+            ConfigurationError: If the table has no PRIMARY KEY.
+        """
+        if not self.primary_key:
+            message = f"table {table} needs a PRIMARY KEY to be written: its documents' _id is made of that"
+            raise ConfigurationError(message)
+        sink = MongodbSink(
+            self._client,
+            self._collection,
+            schema=schema,
+            key=self.primary_key,
+            order=self._order,
+            delete_column=DELETED,
+            deletion_marker=self._marker,
+            bson_types=self._types_of(schema),
+            number_field=self._number_field,
+            numbers_collection=self._numbers,
+            options=self._writing,
+        )
+        with_deletions(stream, self.primary_key, schema).sink_to(sink).name(table)
+
+    def _types_of(self, schema: pa.Schema) -> Mapping[str, str]:
+        """What the columns are in documents that are looked at here."""
+        return {name: kind for name, kind in self._bson_types.items() if name in schema.names}
+
+
+def _query(text: str) -> dict[str, Any]:
+    """A filter, in MongoDB's Extended JSON."""
+    with needs("MongoDB needs a driver, pymongo", "mongodb"):
+        from bson import json_util
+    found = json_util.loads(text)
+    if not isinstance(found, dict):
+        message = "a filter is an object of JSON"
+        raise ValueError(message)
+    return found

@@ -1,0 +1,283 @@
+"""Collections of MongoDB as a sink: what stays, whatever is written again, or late, and whatever breaks when.
+
+Risks and families: an older value that wins (random orders of writes against a dict, several attempts, jobs that fail
+and go on elsewhere), answers that get lost (a proxy between sink and server), servers that are killed, deletions,
+values that will not do, per-item errors.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from operator import itemgetter
+
+import pyarrow as pa
+import pytest
+from cut_connections import CutConnections
+from failing_functions import FailsAtFirst
+from mongodb_server import mongodb_server  # noqa: F401 - a fixture
+from upsert_kit import AT_ONCE, harness_of, read_some, reader_of, told, written
+
+from headrace import RestartStrategies, StreamExecutionEnvironment
+from headrace.connectors.mongodb import MongodbClient, MongodbSink, MongodbSource, OrderKey, UpsertOptions
+from headrace.engine.connectors.contract import EnumeratorContext
+from headrace.engine.errors import ConfigurationError
+
+NOWHERE = "mongodb://127.0.0.1:1"
+ROW = {"k": "int32", "at": "int64", "v": "int64"}
+
+
+def sink_into(server, name, schema=ROW, **arguments):
+    return MongodbSink(server.uri, name, schema=schema, **{"key": "k", "options": AT_ONCE, **arguments})
+
+
+def random_rows(rng, number=400):
+    return [
+        {"k": rng.randrange(12), "at": at, "v": rng.randrange(1_000), "gone": rng.random() < 0.2}
+        for at in range(number)
+    ]
+
+
+def document_of(row):
+    return {"_id": row["k"], **{name: row[name] for name in ROW}}
+
+
+def what_is_newest(rows):
+    newest = {row["k"]: row for row in rows}
+    return {k: document_of(row) for k, row in newest.items() if not row["gone"]}
+
+
+@pytest.mark.parametrize("order", ["at", None])
+def test_the_newest_stays_whatever_is_written_again(order, mongodb_server):  # noqa: F811
+    """With an order the same writes several times, in other orders, by attempts that do not know of each other."""
+    rng, name = random.Random(3), mongodb_server.new_name()
+    rows = random_rows(rng)
+    sink = sink_into(mongodb_server, name, order=order, delete_column="gone", deletion_marker="gone_at")
+    for attempt in range(4 if order else 1):
+        some = rows if attempt == 0 else rng.sample(rows, 300)
+        for first in range(0, len(some), 37):
+            written(sink, some[first : first + 37])
+        found = mongodb_server.documents(name)
+        assert {k: row for k, row in found.items() if "gone_at" not in row} == what_is_newest(rows)
+        marks = [row for row in found.values() if "gone_at" in row]
+        assert marks
+        assert all(set(row) == {"_id", "k", "gone_at"} and isinstance(row["gone_at"], datetime) for row in marks)
+
+
+def test_documents_that_are_deleted_go_and_late_writes_bring_them_back_unless_they_are_marked(mongodb_server):  # noqa: F811
+    for marker, comes_back in ((None, True), ("gone_at", False)):
+        name = mongodb_server.new_name()
+        sink = sink_into(mongodb_server, name, order="at", delete_column="gone", deletion_marker=marker)
+        old = {"k": 1, "at": 5, "v": 1, "gone": False}
+        written(sink, [old])
+        written(sink, [{**old, "at": 6, "gone": True}])
+        assert (1 in mongodb_server.documents(name)) == (marker is not None)
+        counters = written(sink, [old])
+        assert ("v" in mongodb_server.documents(name).get(1, {})) == comes_back
+        assert counters.get("num_records_older", 0) == (not comes_back)
+
+
+def test_of_equal_orders_the_later_one_stays_and_ties_are_told(mongodb_server):  # noqa: F811
+    name = mongodb_server.new_name()
+    changes = [{"k": 1, "at": 5, "v": v, "seq": seq} for seq, v in enumerate((2, 7, 3))]
+    exact = sink_into(mongodb_server, name, order=OrderKey("at", ties="seq"))
+    for row in (*changes, changes[1], changes[0]):
+        written(exact, [row])
+    assert mongodb_server.documents(name)[1]["v"] == 3
+
+
+def test_an_attempt_that_was_replaced_changes_nothing_and_is_shut_out(mongodb_server):  # noqa: F811
+    name = mongodb_server.new_name()
+    sink = sink_into(mongodb_server, name)
+    old = harness_of(sink, attempt="1.0")
+    old.process([{"k": 1, "at": 0, "v": 9}])
+    old.pass_time(100)
+    old.do_all_work()
+    written(sink, [{"k": 1, "at": 1, "v": 3}], attempt="1.1")
+    old.process([{"k": 1, "at": 0, "v": 10}])  # in its block of numbers
+    old.pass_time(100)
+    old.do_all_work()
+    assert mongodb_server.documents(name)[1]["v"] == 3
+    assert old.metrics.counters["num_records_older"] == 1
+    assert "newer attempt" in told(lambda: written(sink, [{"k": 1, "at": 0, "v": 11}], attempt="1.0"))
+
+
+def test_fields_of_others_are_left_and_documents_of_others_are_older(mongodb_server):  # noqa: F811
+    name = mongodb_server.new_name()
+    mongodb_server.put(name, [{"_id": 1, "v": "theirs", "note": "kept"}])
+    written(sink_into(mongodb_server, name), [{"k": 1, "at": 1, "v": 2}])
+    assert mongodb_server.documents(name)[1] == {"_id": 1, "note": "kept", "k": 1, "at": 1, "v": 2}
+
+
+@pytest.mark.parametrize("order", ["at", None])
+def test_answers_that_get_lost_change_nothing(order, mongodb_server):  # noqa: F811
+    """The connection breaks between the server's writing and its saying so, again and again."""
+    rng, name = random.Random(5), mongodb_server.new_name()
+    rows = [{**row, "gone": False} for row in random_rows(rng, 120)]
+    with CutConnections(mongodb_server.port) as proxy:
+        patient = UpsertOptions(batch_size=10, batch_interval="10 ms", patience="2 min", request_timeout="5 s")
+        sink = MongodbSink(
+            f"mongodb://127.0.0.1:{proxy.port}", name, schema=ROW, key="k", order=order, options=patient
+        )  # fmt: skip
+        harness = harness_of(sink)
+        proxy.loses_answers_to(b"update", every=3)
+        harness.process(rows)
+        harness.operator.end_input(0)
+        while not proxy.num_lost or harness.works:
+            harness.do_all_work()
+            harness.pass_time(1_000)
+    assert proxy.num_lost >= 3
+    assert mongodb_server.documents(name) == what_is_newest(rows)
+
+
+def run_job(server, name, order, rows, parallelism, directory, failing):
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=parallelism) as env:
+        env.enable_checkpointing(20, directory=str(directory / "checkpoints"))
+        env.set_restart_strategy(RestartStrategies.fixed_delay_restart(4, 10))
+        stream = env.from_collection(rows).set_parallelism(1).key_by("k")
+        stream = stream.map(FailsAtFirst(directory, failing, itemgetter("at"))).key_by("k")
+        patient = UpsertOptions(batch_size=50, batch_interval="10 ms", patience="2 min", request_timeout="5 s")
+        stream.sink_to(sink_into(server, name, order=order, options=patient))
+        client = env.execute_async("to a collection")
+        if server_dies := (parallelism == 2):
+            while not server.documents(name):
+                assert client.view().state not in ("FAILED", "FINISHED"), [f.text for f in client.view().failures]
+            server.kill()
+            server.start()
+        assert client.result().num_restarts >= 1 or server_dies
+
+
+@pytest.mark.parametrize("order", ["at", None])
+def test_jobs_that_fail_while_the_server_is_killed_end_with_the_newest(order, mongodb_server, tmp_path):  # noqa: F811
+    """At several parallelisms, one after the other; what the next one writes is above what the ones before have."""
+    name = mongodb_server.new_name()
+    rows = [{"k": at * 7 % 40, "at": at, "v": -at} for at in range(1_000)]
+    for parallelism in (2, 3):
+        directory = tmp_path / str(parallelism)
+        directory.mkdir()
+        rows = [{**row, "v": row["v"] - 1, "at": row["at"] + 1_000} for row in rows]
+        run_job(mongodb_server, name, order, rows, parallelism, directory, {row["at"] for row in rows[300:900:300]})
+        assert mongodb_server.documents(name) == {row["k"]: document_of(row) for row in rows}
+
+
+TYPES = {
+    "yes": (pa.bool_(), True), "tiny": (pa.int8(), -128), "int": (pa.int32(), 2**31 - 1),
+    "big": (pa.int64(), 2**63 - 1),
+    "unsigned": (pa.uint32(), 2**32 - 1), "single": (pa.float32(), 0.5), "real": (pa.float64(), 0.1),
+    "exact": (pa.decimal128(34, 10), Decimal("123456789012345678901234.1234567890")), "word": (pa.string(), "a\0ä"),
+    "raw": (pa.binary(), b"\0\xff"), "day": (pa.date32(), date(1969, 12, 31)),
+    "moment": (pa.timestamp("ms", "UTC"), datetime(2024, 1, 1, 0, 0, 0, 1_000, timezone.utc)),
+    "some": (pa.list_(pa.int64()), [3, None, 3]), "names": (pa.map_(pa.string(), pa.int64()), [("x.y", 1), ("$z", 2)]),
+    "parts": (pa.struct({"a": pa.int64(), "b": pa.list_(pa.decimal128(5, 2))}), {"a": 1, "b": [Decimal("1.50")]}),
+    "none": (pa.string(), None), "id": (pa.string(), "0123456789abcdef01234567"),
+    "who": (pa.string(), str(uuid.UUID(int=7))),
+}  # fmt: skip
+BSON = {"id": "objectId", "who": "uuid"}
+
+
+def test_values_of_all_types_are_written_exactly_and_read_again(mongodb_server):  # noqa: F811
+    from bson import Decimal128, ObjectId
+
+    name = mongodb_server.new_name()
+    schema = pa.schema([("k", pa.int64()), *((column, kind) for column, (kind, _) in TYPES.items())])
+    row = {"k": 2**40, **{column: value for column, (_, value) in TYPES.items()}}
+    written(sink_into(mongodb_server, name, schema, bson_types=BSON), [row])
+    found = mongodb_server.documents(name)[2**40]
+    assert found["exact"] == Decimal128("123456789012345678901234.1234567890")
+    assert found["id"] == ObjectId("0123456789abcdef01234567")
+    assert found["who"] == uuid.UUID(int=7)
+    assert found["names"] == {"x.y": 1, "$z": 2}
+    assert found["day"] == datetime(1969, 12, 31)  # noqa: DTZ001 - as the driver has it
+    source = MongodbSource(mongodb_server.uri, name, schema=schema)
+    reader = reader_of(source, source.create_enumerator(EnumeratorContext(1)).discover().splits)
+    assert read_some(reader) == [{**row, "names": dict(row["names"])}]
+    reader.close()
+
+
+def test_keys_of_several_columns_and_ids(mongodb_server):  # noqa: F811
+    name = mongodb_server.new_name()
+    written(sink_into(mongodb_server, name, key=("k", "at")), [{"k": 1, "at": 2, "v": 3}, {"k": 1, "at": 3, "v": 4}])
+    assert set(mongodb_server.documents(name)) == {(("k", 1), ("at", 2)), (("k", 1), ("at", 3))}
+    from bson import ObjectId
+
+    name, schema = mongodb_server.new_name(), {"_id": "string", "v": "int64"}
+    one = "0123456789abcdef01234567"
+    sink = sink_into(mongodb_server, name, schema, key="_id", bson_types={"_id": "objectId"})
+    written(sink, [{"_id": one, "v": 1}, {"_id": one.upper(), "v": 2}])  # which are one document
+    assert mongodb_server.documents(name) == {ObjectId(one): {"_id": ObjectId(one), "v": 2}}
+
+
+def test_refused_documents_are_named_or_counted(mongodb_server):  # noqa: F811
+    name = mongodb_server.new_name()
+    mongodb_server.collection(name).create_index("v", unique=True)
+    rows = [{"k": 1, "at": 1, "v": 1}, {"k": 2, "at": 1, "v": 1}, {"k": 3, "at": 1, "v": "text"}]
+    schema = {**ROW, "at": pa.timestamp("us")}
+    micro = {"k": 4, "at": datetime(2024, 1, 1, 0, 0, 0, 1), "v": 9}  # noqa: DTZ001 - has no zone
+    text = told(lambda: written(sink_into(mongodb_server, name), rows[:2]))
+    for part in (f"collection {name!r}", "key (2,)", "code 11000", "operator", "subtask", "on_error='skip'"):
+        assert part in text
+    assert "microseconds" in told(lambda: written(sink_into(mongodb_server, name, schema), [micro]))
+    skipping = UpsertOptions(batch_interval="10 ms", on_error="skip")
+    counters = written(sink_into(mongodb_server, name, options=skipping), [*rows[:2], {"k": 5, "at": 1, "v": 5}])
+    assert counters["num_records_skipped"] == 1
+    assert set(mongodb_server.documents(name)) == {1, 5}
+
+
+def test_a_server_that_is_away_is_waited_for_for_a_while(mongodb_server):  # noqa: F811
+    impatient = UpsertOptions(batch_interval="10 ms", patience=0, request_timeout="200 ms")
+    sink = MongodbSink(NOWHERE, "a.b", schema=ROW, key="k", order="at", options=impatient)
+    text = told(lambda: written(sink, [{"k": 1, "at": 1, "v": 1}]))
+    assert "takes nothing" in text
+    assert "patience" in text
+    name = mongodb_server.new_name()
+    patient = UpsertOptions(batch_interval="10 ms", request_timeout="2 s", patience="5 min")
+    harness = harness_of(sink_into(mongodb_server, name, options=patient))
+    mongodb_server.kill()
+    harness.process([{"k": 1, "at": 1, "v": 1}])
+    harness.operator.end_input(0)
+    harness.do_work()
+    assert harness.metrics.counters["num_entries_retried"] == 1
+    mongodb_server.start()
+    while harness.works or not mongodb_server.documents(name):
+        harness.pass_time(1_000)
+        harness.do_all_work()
+    assert mongodb_server.documents(name) == {1: {"_id": 1, "k": 1, "at": 1, "v": 1}}
+
+
+def test_wrong_arguments_are_refused():
+    def refused(**arguments):
+        given = {"client": "mongodb://localhost", "collection": "a.b", "schema": ROW, "key": "k", **arguments}
+        with pytest.raises(ConfigurationError) as error:
+            MongodbSink(**given)
+        return str(error.value)
+
+    assert "with its database" in refused(collection="b")
+    assert "uri must be" in refused(client="http://localhost")
+    assert "hidden" not in refused(client="http://me:hidden@localhost")
+    assert "key is missing" in refused(key=())
+    assert "no column 'x' of the key" in refused(key="x")
+    assert "is not written" in refused(delete_column="v")
+    assert "delete_column is missing" in refused(deletion_marker="gone_at")
+    assert "without . and" in refused(schema={"k": "int32", "a.b": "int32"})
+    assert "without . and" in refused(number_field="$n")
+    assert "the sink's own" in refused(number_field="v")
+    assert "a document's _id is its key" in refused(schema={**ROW, "_id": "int32"})
+    assert "equal values" in refused(schema={"k": "float64"})
+    assert "no column 'x', which is to be uuid" in refused(bson_types={"x": "uuid"})
+    assert "only texts can be" in refused(bson_types={"v": "uuid"})
+    with pytest.raises(ConfigurationError, match="not for the program"):
+        MongodbClient("mongodb://localhost", {"w": 1})
+    assert "hidden" not in repr(MongodbClient("mongodb://me:hidden@localhost"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(pa.uint64(), "a long ends at"), (pa.time64("us"), "no place"), (pa.decimal128(38, 2), "no place"),
+     (pa.timestamp("ns"), "keeps milliseconds"), (pa.map_(pa.int32(), pa.int32()), "no place")],
+    ids=str,
+)  # fmt: skip
+def test_types_without_a_place_are_refused_at_start(kind, text):
+    sink = MongodbSink(NOWHERE, "a.b", schema=pa.schema([("k", pa.int32()), ("v", kind)]), key="k", order="k")
+    assert text in told(lambda: harness_of(sink))
