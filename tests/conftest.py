@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bytecode_sharing import compile_together
 from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES, in_part, leave_most, part
 from hypothesis import HealthCheck, settings
 from lanes import is_in_this_run, known, lanes_of
-from shared_rewriting import rewrite_own_part
 
 for profile, times in TIMES_THE_EXAMPLES.items():
     # Machines that run tests are too uneven for deadlines per example; properties reset their `BackendKit` themselves.
@@ -68,6 +68,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(RAY_worker_niceness="0")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Each process of a run is told the folder of the one that has started it, which is theirs together."""
+    node.workerinput["shared_folder"] = str(_rays_of_this_process[0])
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     for folder in _rays_of_this_process:
         shutil.rmtree(folder, ignore_errors=True)
@@ -78,7 +84,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
     """Nothing that modules make while they are imported is garbage: a search for it takes as long as all the rest."""
     gc.disable()
     try:
-        rewrite_own_part(session.config)
+        if own := getattr(session.config, "workerinput", None):
+            compile_together(session.config, Path(own["shared_folder"]))
         return (yield)
     finally:
         gc.enable()
