@@ -255,6 +255,7 @@ def block(number, data, sync=SYNC):
         (block(2, b"\x02\x02a"), "a block cannot be read"),
         (block(1, b"\x02\x03a"), "a block cannot be read"),
     ],
+    ids=[f"damage {number}" for number in range(20)],  # syncs are drawn anew by each process
 )
 def test_a_damaged_file_is_an_error_with_its_place(reading, data, message):
     with pytest.raises(SourceError, match=rf"(?s)({message}).*a\.avro"):
