@@ -62,7 +62,7 @@ def test_the_option_wins_over_the_variable(run_here, capsys, monkeypatch):
 
 def test_a_failure_is_an_exit_status(run_here, capsys, tmp_path):
     assert run_here("--executor", "local", PROGRAM, tmp_path / "nothing.txt") == 1
-    assert "error: [ConfigurationError] there is no file" in capsys.readouterr().err
+    assert "error: [SourceError] there is no file" in capsys.readouterr().err
     failing = tmp_path / "failing.py"
     failing.write_text(
         "from headrace import ExecutionEnvironment\n"

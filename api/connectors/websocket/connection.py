@@ -15,6 +15,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Sequence
@@ -118,6 +119,8 @@ class WebSocketConnection:
         try:
             plain = socket.create_connection((host, port), timeout=endpoint.timeout_s)
             plain.settimeout(None)
+            # A server that takes not one byte for so long stands still; else whoever sends would wait for it for ever.
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(endpoint.timeout_s))
             opening = client.connect(
                 url,
                 sock=plain,
@@ -159,10 +162,10 @@ class WebSocketConnection:
         return connection
 
     def send(self, message: str | bytes) -> None:
-        """Send a text, or bytes; waits while the server reads nothing.
+        """Send a text, or bytes; waits while the server reads nothing, up to the endpoint's time-out.
 
         Raises:
-            HttpAwayError: If the connection is closed, or breaks.
+            HttpAwayError: If the connection is closed, or breaks, or the server takes nothing.
             HttpRefusedError: If it was closed for good.
         """
         from websockets.exceptions import ConnectionClosed
@@ -249,6 +252,12 @@ class WebSocketConnection:
         """Close it; waits a moment for the server to agree, and never raises."""
         with contextlib.suppress(Exception):
             self._open.close()
+
+
+def _timeval(seconds: float) -> bytes:
+    """A length of time as the kernel has it."""
+    whole = int(seconds)
+    return struct.pack("ll", whole, max(int((seconds - whole) * 1_000_000), 1))
 
 
 def dialing_of(endpoint: Endpoint, subprotocols: str | Sequence[str], ping_s: float) -> Dialing:

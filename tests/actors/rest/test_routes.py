@@ -244,7 +244,8 @@ def test_options_have_flinks_names():
 
 # --------------------------------------------------------------------------------------------------------------- tasks
 def subtask(entered_ms, **numbers):
-    return SubtaskView(0, "RUNNING", 0, "tm", "host", "", entered_ms, numbers)
+    state = next(reversed(entered_ms), "CREATED")
+    return SubtaskView(0, state, 0, "tm", "host", "", entered_ms, numbers)
 
 
 def test_times_of_a_task_are_flinks():

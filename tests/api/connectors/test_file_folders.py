@@ -73,6 +73,8 @@ def test_streams_and_data_sets_read_what_streams_write(reading, sink_job, tmp_pa
         "jsonl": lambda: FileSource.json_lines(tmp_path, own, **inside),
         "csv": lambda: FileSource.csv(tmp_path, own, **inside),
         "parquet": lambda: FileSource.parquet(tmp_path, **inside),
+        "avro": lambda: FileSource.avro(tmp_path, **inside),
+        "orc": lambda: FileSource.orc(tmp_path, **inside),
     }[kind]()
     if kind == "parquet":
         assert source.produced_columns().names == ["v", "d", "t"]
@@ -80,7 +82,10 @@ def test_streams_and_data_sets_read_what_streams_write(reading, sink_job, tmp_pa
         {"v": row["v"], "d": row["d"], "t": row["t"]} for row in rows
     ]
     env = ExecutionEnvironment.get_execution_environment("local")
-    read = {"jsonl": env.read_json, "csv": env.read_csv, "parquet": env.read_parquet}[kind]
+    read = {
+        "jsonl": env.read_json, "csv": env.read_csv, "parquet": env.read_parquet, "avro": env.read_avro,
+        "orc": env.read_orc,
+    }[kind]  # fmt: skip
     assert sorted(read(str(tmp_path)).collect(), key=lambda row: row["v"]) == [
         {"v": row["v"], "d": row["d"], "t": row["t"]} for row in rows
     ]
