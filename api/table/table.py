@@ -384,16 +384,17 @@ class Table:
         return right.relation_in(self._program)
 
 
-class TablePipeline(NamedTuple):
+class TablePipeline:
     """Rows that are to be written into a table; made by `Table.insert_into`.
 
-    Attributes:
+    Args:
         rows: The rows.
         table: The name of the table.
     """
 
-    rows: Table
-    table: str
+    def __init__(self, rows: Table, table: str) -> None:
+        self.rows = rows
+        self.table = table
 
     def execute(self) -> TableResult:
         """Write them, to their end."""
