@@ -57,11 +57,13 @@ def stripe_batches(
     Args:
         file: The file.
         stripes: Their numbers.
-        columns: Columns to decode; None for all. They come in the file's order.
+        columns: Columns to decode; None for all, none for rows alone. They come in the file's order.
     """
-    wanted = None if columns is None else list(columns)
+    # Arrow counts the rows of a stripe by its columns: one is decoded to have their number.
+    wanted = None if columns is None else list(columns) or file.schema.names[:1]
     for stripe in stripes:
-        yield file.read_stripe(stripe, wanted)
+        rows = file.read_stripe(stripe, wanted)
+        yield rows if columns is None or columns else rows.select([])
 
 
 def _has_times(kind: pa.DataType) -> bool:

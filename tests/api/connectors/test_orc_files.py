@@ -217,3 +217,12 @@ def test_parts_are_closed_by_their_size(reading, sink_job, tmp_path):
     assert len(sizes) > 2
     assert max(sizes) < 800_000
     assert reading().rows(FileSource.orc(tmp_path)) == rows
+
+
+def test_rows_are_counted_where_no_column_is_read(tmp_path):
+    """As of a table whose query asks for the names of folders alone."""
+    orc.write_table(pa.table({"a": range(1000)}), tmp_path / "a.orc")
+    file = orc_files.open_orc(pa.OSFile(str(tmp_path / "a.orc")))
+    batches = list(orc_files.stripe_batches(file, range(file.nstripes), []))
+    assert sum(batch.num_rows for batch in batches) == 1000
+    assert not any(batch.num_columns for batch in batches)
