@@ -24,7 +24,7 @@ from ...formats.messages import MessageFormat
 from ..messages.client_thread import AwayError, patience_s_of, patiently
 from ..messages.decoding import MessageDecoder, OnError
 from .address import STREAM_PORT, Address
-from .stream_client import StreamRefusedError, StreamsAwayError, chunk_at_edge
+from .stream_client import INTERNAL_ERROR, UNAVAILABLE, StreamRefusedError, StreamsAwayError, chunk_at_edge
 from .stream_reader import METADATA, Message, StreamReader
 
 __all__ = ["RabbitStreamSource"]
@@ -150,5 +150,7 @@ class _Streams:
             chunk = chunk_at_edge(self._address, stream, "last")
         except (StreamsAwayError, StreamRefusedError, ValueError) as error:
             message = f"stream {stream!r} of RabbitMQ cannot be looked at: {error}"
-            raise (AwayError if isinstance(error, StreamsAwayError) else SourceError)(message) from error
+            passes = getattr(error, "code", None) in (UNAVAILABLE, INTERNAL_ERROR)  # as behind the server's start
+            is_away = passes or isinstance(error, StreamsAwayError)
+            raise (AwayError if is_away else SourceError)(message) from error
         return 0 if chunk is None else chunk.first_offset + len(chunk.messages)
