@@ -26,6 +26,9 @@ Answer = TypeVar("Answer")
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
+STEADY_S = 5.0
+"""A connection that lasts so long works, even if nothing comes over it: the server may have nothing to say."""
+
 
 class AnswerError(Exception):
     """A server has answered a client with an error, or not at all; what it was asked for says what that means.
@@ -102,6 +105,8 @@ class ClientThread(ABC):
         self._stop = threading.Event()
         # Why it has ended, if not as it was told to.
         self._error: BaseException | None = None
+        # Whether something has come of this connection.
+        self._is_of_use = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -135,12 +140,17 @@ class ClientThread(ABC):
 
     def give(self, thing: Any) -> None:
         """Hand something over; waits for its place."""
+        self.succeed()
         while not self._stop.is_set():
             try:
                 self._got.put(thing, timeout=0.1)
                 return
             except queue.Full:
                 self.while_waiting()
+
+    def succeed(self) -> None:
+        """Called in the thread: the server has done what it is asked for, so it is not away."""
+        self._is_of_use = True
 
     def end(self) -> None:
         """Called in the thread: it has got all that it ever will."""
@@ -158,6 +168,10 @@ class ClientThread(ABC):
         """Wait, unless it is to end."""
         self._stop.wait(seconds)
 
+    def now_s(self) -> float:
+        """The time of a clock that only goes on."""
+        return time.monotonic()
+
     def _run(self) -> None:
         try:
             self._live()
@@ -169,18 +183,23 @@ class ClientThread(ABC):
     def _live(self) -> None:
         pause_s = FIRST_PAUSE_S
         lost_at: float | None = None  # since when nothing has worked
-        is_connected = False
+        connected_at: float | None = None
         while not self._stop.is_set():
             try:
-                if not is_connected:
+                if connected_at is None:
+                    self._is_of_use = False
                     self.connect()
-                    is_connected = True
+                    connected_at = self.now_s()
                 self.work()
-                pause_s, lost_at = FIRST_PAUSE_S, None
+                # A server that takes connections and ends them at once is as one that takes none.
+                if self._is_of_use or self.now_s() - connected_at >= STEADY_S:
+                    pause_s, lost_at = FIRST_PAUSE_S, None
             except AwayError as error:
-                is_connected = False
+                connected_at = None
                 self.disconnect()
-                now = time.monotonic()
+                now = self.now_s()
+                if self._is_of_use:
+                    pause_s, lost_at = FIRST_PAUSE_S, None
                 lost_at = now if lost_at is None else lost_at
                 if now + error.wait_s - lost_at >= self._patience_s:
                     raise

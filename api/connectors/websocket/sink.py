@@ -10,6 +10,7 @@ Source: RFC 6455, "The WebSocket Protocol", 5.5.3; the acknowledgements of Azure
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -219,38 +220,43 @@ class _Client(ClientThread):
             self._connection = WebSocketConnection(self._target.dialing, self._target.place)
             for message in self._target.opening:
                 self._connection.send(message)
-        except HttpAwayError as error:
-            raise self._away(error) from error
-        except HttpRefusedError as error:
-            raise SinkError(error.message, hint=error.hint, **error.context) from error
+        except (HttpAwayError, HttpRefusedError) as error:
+            raise self._failed(error) from error
         self._again = deque(self._unconfirmed)
         self._pong = None
         self._sender.ready()
 
     @staticmethod
-    def _away(error: HttpAwayError) -> AwayError:
+    def _failed(error: HttpAwayError | HttpRefusedError) -> AwayError | SinkError:
+        if isinstance(error, HttpRefusedError):
+            return SinkError(error.message, hint=error.hint, **error.context)
         found = AwayError(error.message, **error.context)
         found.wait_s = error.wait_s
         return found
 
     def work(self) -> None:
         assert self._connection is not None
+        connection = self._connection
         try:
             for _ in range(SENT_AT_ONCE):
-                if not self._send_next(self._connection):
+                if not self._send_next(connection):
                     break
-            answers = self._connection.receive(PUMP_S)
-            if self._target.acknowledged_by is None:
-                self._ask_by_ping(self._connection)
-            else:
-                for answer in answers:
-                    number = self._target.acknowledged(answer)
-                    if number is not None and self._unconfirmed.pop(number, None) is not None:
-                        self._sender.confirmed(number)
-        except HttpAwayError as error:
-            raise self._away(error) from error
-        except HttpRefusedError as error:
-            raise SinkError(error.message, hint=error.hint, **error.context) from error
+            self._take_answers(connection, PUMP_S)
+        except (HttpAwayError, HttpRefusedError) as error:
+            with contextlib.suppress(HttpAwayError, HttpRefusedError):  # what it has said before it left
+                self._take_answers(connection, 0.0)
+            raise self._failed(error) from error
+
+    def _take_answers(self, connection: WebSocketConnection, timeout_s: float) -> None:
+        answers = connection.receive(timeout_s)
+        if self._target.acknowledged_by is None:
+            self._ask_by_ping(connection)
+            return
+        for answer in answers:
+            number = self._target.acknowledged(answer)
+            if number is not None and self._unconfirmed.pop(number, None) is not None:
+                self.succeed()
+                self._sender.confirmed(number)
 
     def _send_next(self, connection: WebSocketConnection) -> bool:
         """Send a message; whether there was one."""
@@ -278,6 +284,7 @@ class _Client(ClientThread):
                 return
             self._pong = None
             self._unconfirmed = {one: record for one, record in self._unconfirmed.items() if one > number}
+            self.succeed()
             self._sender.confirmed_up_to(number)
         if self._unconfirmed and not self._again:
             self._pong = (connection.ping(), self._number)

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from headrace.connectors.messages.client_thread import AwayError, ClientThread, patiently
+from headrace.connectors.messages.client_thread import STEADY_S, AwayError, ClientThread, patiently
 from headrace.connectors.messages.confirming import ConfirmedSender
 from headrace.engine.errors import SinkError
 
@@ -46,6 +46,63 @@ def test_patience_is_about_the_time_in_which_nothing_works():
     impatient._thread.join(10)
     with pytest.raises(AwayError, match="cut off"):
         impatient.take()
+
+
+class Cut(ClientThread):
+    """Has connections that are taken and ended, up to the hundredth; time goes by while it works or pauses.
+
+    Args:
+        lasting_s: How long each lasts, in two pieces of work.
+        says: Whether something comes over each.
+    """
+
+    def __init__(self, lasting_s, says):
+        super().__init__("a client", 1_000, 60.0)
+        self._lasting_s, self._says = lasting_s, says
+        self._now_s = 0.0
+        self._num_works = 0
+        self.num_connected = 0
+
+    def now_s(self):
+        return self._now_s
+
+    def pause(self, seconds):
+        self._now_s += seconds
+
+    def connect(self):
+        self.num_connected += 1
+        self._num_works = 0
+
+    def work(self):
+        self._num_works += 1
+        self._now_s += self._lasting_s / 2
+        if self._num_works == 3:
+            message = "cut off"
+            raise AwayError(message)
+        if self._says:
+            self.give("something")
+        if self.num_connected == 100:
+            self.end()
+
+    def disconnect(self):
+        return
+
+
+@pytest.mark.parametrize(
+    ("lasting_s", "says", "num_connected"), [(1.0, False, 14), (1.0, True, 100), (STEADY_S, False, 100)]
+)
+def test_a_server_that_takes_connections_and_ends_them_at_once_is_away(lasting_s, says, num_connected):
+    client = Cut(lasting_s, says)
+    client.start()
+    client._thread.join(10)
+    while client.has_more:
+        client.take()
+    assert client.num_connected == num_connected
+    if num_connected == 100:
+        assert client.take() is None
+    else:
+        with pytest.raises(AwayError, match="cut off"):
+            client.take()
 
 
 @pytest.mark.parametrize(("wait_s", "num_asked"), [(0.0, 3), (0.01, 3), (100.0, 1)])

@@ -136,6 +136,17 @@ def test_what_cannot_be_sent_is_an_error(websocket_service):  # noqa: F811
     harness.close()
 
 
+def test_a_server_that_takes_messages_and_confirms_none_is_given_up(websocket_service):  # noqa: F811
+    """Each connection is taken, and ended behind its first message."""
+    name = websocket_service.new_name()
+    harness = started(sink_into(websocket_service, name, "acknowledges=1&lost=1", patience="300 ms"))
+    harness.write(Batch.of_rows([{"n": 1}]))
+    with pytest.raises(HeadraceError, match="does not take messages"):
+        harness.checkpoint(1)
+    harness.close()
+    assert set(numbers_of(websocket_service, name)) == {1}
+
+
 def test_a_server_that_stands_still_holds_up_the_barrier_and_not_the_end(websocket_service):  # noqa: F811
     name = websocket_service.new_name()
     sink = sink_into(websocket_service, name, patience="1 s", timeout="200 ms", ping="50 ms")
