@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import TypeMismatchError
 
-__all__ = ["Convert", "column_of", "optional"]
+__all__ = ["Convert", "column_of", "columns_of", "optional"]
 
 Convert = Callable[[Any], Any]
 """Makes one value of another; raises a ValueError, a TypeError or an ArithmeticError if there is none."""
@@ -39,3 +39,21 @@ def column_of(values: Sequence[Any], field: pa.Field, convert: Convert | None) -
                 message = f"column {field.name!r} has a value that is no {field.type}: {value!r:.80} ({cause!s:.200})"
                 raise TypeMismatchError(message) from error
         raise
+
+
+def columns_of(
+    columns: Sequence[Sequence[Any]], schema: pa.Schema, converters: Sequence[Convert | None], **place: Any
+) -> pa.RecordBatch:
+    """Return values, column by column, as records of a schema.
+
+    Raises:
+        TypeMismatchError: As of `column_of`; with the place where they are from.
+    """
+    try:
+        arrays = [
+            column_of(values, field, convert)
+            for values, field, convert in zip(columns, schema, converters, strict=True)
+        ]
+    except TypeMismatchError as error:
+        raise TypeMismatchError(error.message, **place) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -16,7 +16,7 @@ from headrace.engine.connectors.contract import CommitRetry
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, SourceError, TypeMismatchError
 
-from ...formats.client_values import Convert, column_of
+from ...formats.client_values import Convert, columns_of
 from ..messages.client_thread import AnswerError
 from .client import CassandraClient, Connection, split_name
 from .cql_types import TableShape, quoted
@@ -95,11 +95,7 @@ class CassandraLookup(TableLookup):
         for first in range(0, len(wanted), KEYS_AT_ONCE):
             rows += self._rows_of(wanted[first : first + KEYS_AT_ONCE])
         values = list(zip(*rows, strict=True)) or [()] * len(self._schema)
-        arrays = [
-            column_of(one, field, convert)
-            for one, field, convert in zip(values, self._schema, self._readers, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return columns_of(values, self._schema, self._readers, table=f"{self._keyspace}.{self._table}")
 
     def _rows_of(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Raises: SourceError: If Cassandra does not answer."""

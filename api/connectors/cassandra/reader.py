@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import ReaderContext, Split
-from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError, TypeMismatchError, nearest
+from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError, nearest
 
-from ...formats.client_values import Convert, column_of
+from ...formats.client_values import Convert, columns_of
 from ..messages.client_thread import AnswerError, AwayError, ClientThread
 from ..messages.fetching import FetchingReader
 from .client import CassandraClient, Connection
@@ -328,16 +328,10 @@ class TableReader(FetchingReader[_Reading, _Page, _Fetcher]):
         if not fetched.rows:
             return Batch.of_rows([])
         columns = list(zip(*fetched.rows, strict=True))
-        try:
-            arrays = [
-                column_of(values, field, convert)
-                for values, field, convert in zip(columns, self._scan.schema, fetched.converters, strict=True)
-            ]
-        except TypeMismatchError as error:
-            place = {"split": reading.split_id, "position": f"behind {reading.position}", "table": self._scan.name}
-            raise TypeMismatchError(error.message, **place) from error
+        place = {"split": reading.split_id, "position": f"behind {reading.position}", "table": self._scan.name}
+        records = columns_of(columns, self._scan.schema, fetched.converters, **place)
         reading.position = fetched.positions[-1]
-        return Batch.of_columns(pa.RecordBatch.from_arrays(arrays, schema=self._scan.schema))
+        return Batch.of_columns(records)
 
 
 def _reading_of(split: Split) -> _Reading:

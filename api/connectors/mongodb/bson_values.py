@@ -10,7 +10,7 @@ Source: BSON's specification; MongoDB's "BSON Types".
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -23,7 +23,7 @@ from headrace.engine.errors import ConfigurationError, TypeMismatchError, neares
 
 from ...formats.client_values import Convert, optional
 
-__all__ = ["BSON_TYPES", "check_bson_types", "columns_of", "reader_of", "writer_of"]
+__all__ = ["BSON_TYPES", "check_bson_types", "check_names", "fields_of", "reader_of", "writer_of"]
 
 BSON_TYPES = ("objectId", "uuid")
 """What a text may be in a document, beside a string."""
@@ -35,6 +35,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)
 _DAY_MS = 86_400_000
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def check_names(names: Iterable[str]) -> None:
+    """See that fields of documents can have these names: a dot leads into a document, and a $ begins an operator.
+
+    Raises:
+        ConfigurationError: If not.
+    """
+    for name in names:
+        if not name or name.startswith("$") or "." in name or "\0" in name:
+            message = f"a field of a document has a name without . and a $ at its beginning; got {name!r}"
+            raise ConfigurationError(message, hint="declare a document as a struct, whose parts are fields")
 
 
 def check_bson_types(schema: pa.Schema, given: Mapping[str, str]) -> dict[str, str]:
@@ -88,11 +100,11 @@ def writer_of(name: str, kind: pa.DataType, bson_type: str | None = None) -> Con
     Raises:
         TypeMismatchError: If there is no type of BSON that holds them all.
     """
-    from bson import Binary, Decimal128, Int64, ObjectId
+    from bson import Binary, Decimal128, Int64
 
     kind = _plain(kind)
     if bson_type is not None:
-        return ObjectId if bson_type == "objectId" else lambda value: Binary.from_uuid(uuid.UUID(value))
+        return _object_id if bson_type == "objectId" else lambda value: Binary.from_uuid(uuid.UUID(value))
     for fits, convert in (
         (kinds.is_null(kind) or kinds.is_boolean(kind) or _is_text(kind) or _is_bytes(kind), None),
         (kinds.is_integer(kind) and kind.bit_width + kinds.is_unsigned_integer(kind) <= 32, None),
@@ -114,6 +126,15 @@ def writer_of(name: str, kind: pa.DataType, bson_type: str | None = None) -> Con
         item = optional(writer_of(name, kind.item_type))
         return lambda value: {key: item(one) for key, one in dict(value).items()}
     raise _has_no_place(name, kind)
+
+
+def _object_id(text: str) -> Any:
+    from bson import ObjectId
+
+    if not ObjectId.is_valid(text):
+        message = f"{text!r:.80} is no objectId, which has 24 digits in hexadecimal"
+        raise ValueError(message)
+    return ObjectId(text)
 
 
 def _moment(value: datetime) -> Any:
@@ -292,7 +313,7 @@ def _document(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def columns_of(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[list[Any]]:
+def fields_of(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[list[Any]]:
     """The values of fields, column by column; None where a document has none."""
     getters: list[Callable[[str], Any]] = [document.get for document in documents]
     return [[get(name) for get in getters] for name in names]

@@ -29,9 +29,11 @@ TIMEOUT_S = 30.0
 DUPLICATE_KEY = 11_000
 
 AWAY_CODES = frozenset(
-    {6, 7, 24, 46, 50, 64, 89, 91, 100, 112, 133, 134, 189, 202, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436}
-)
-"""Hosts that are away or no primary, time that is up, locks and write conflicts, not enough members, stale routing."""
+    {6, 7, 24, 43, 46, 50, 63, 64, 89, 91, 100, 112, 133, 134, 150, 175, 189, 202, 237, 262, 9001, 10107, 11600, 11602,
+     13388, 13435, 13436}
+)  # fmt: skip
+"""Hosts that are away or no primary, time that is up, locks and write conflicts, not enough members, stale routing, and
+cursors that went with a server."""
 
 OWN_OPTIONS = frozenset(
     {"host", "uuidrepresentation", "datetime_conversion", "tz_aware", "document_class", "type_registry", "retrywrites",
@@ -131,10 +133,14 @@ class Connection:
             AnswerError: If it is an error, or there is none.
             ConfigurationError: If the server is too old for the driver.
         """
+        import bson.errors
         import pymongo.errors
 
         try:
             return question()
+        except bson.errors.BSONError as error:
+            message = f"a document is damaged: {masked(str(error))}"
+            raise AnswerError(message[:500], is_away=False) from error
         except pymongo.errors.ConfigurationError as error:
             message = f"MongoDB cannot be asked: {masked(str(error))}"
             raise ConfigurationError(message) from error

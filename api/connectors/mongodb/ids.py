@@ -57,13 +57,13 @@ def decoded(position: Position, options: Any) -> Any:
 
 def _bracket_of(value: Any) -> int:
     """Raises: SourceError: If such an ``_id`` cannot be gone on behind."""
-    from bson import DatetimeMS, Decimal128, MaxKey, MinKey, ObjectId, Timestamp
+    from bson import Code, DatetimeMS, DBRef, Decimal128, MaxKey, MinKey, ObjectId, Timestamp
 
     for kinds, bracket in (
-        (MinKey, 0), (type(None), 1), (bool, 7), ((int, float, Decimal128), 2), (str, 3), (Mapping, 4), (bytes, 5),
-        (ObjectId, 6), ((DatetimeMS, datetime), 8), (Timestamp, 9), (MaxKey, 10),
+        (MinKey, 0), (type(None), 1), (bool, 7), ((int, float, Decimal128), 2), (str, 3), ((Mapping, DBRef), 4),
+        (bytes, 5), (ObjectId, 6), ((DatetimeMS, datetime), 8), (Timestamp, 9), (MaxKey, 10),
     ):  # fmt: skip
-        if isinstance(value, kinds):
+        if isinstance(value, kinds) and not isinstance(value, Code):  # which is a text for Python alone
             number = value.to_decimal() if isinstance(value, Decimal128) else value
             if bracket != 2 or number == number:
                 return bracket

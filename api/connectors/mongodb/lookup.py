@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +12,9 @@ from headrace.engine.connectors.contract import CommitRetry
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import SourceError, TypeMismatchError
 
-from ...formats.client_values import column_of
+from ...formats.client_values import columns_of
 from ..messages.client_thread import AnswerError
-from .bson_values import check_bson_types, columns_of, reader_of, writer_of
+from .bson_values import check_bson_types, check_names, fields_of, reader_of, writer_of
 from .client import Connection, MongodbClient
 from .source import split_name
 
@@ -33,6 +33,8 @@ class MongodbLookup(TableLookup):
         keys: Names of the key's fields.
         bson_types: By field, what a text is in documents, as of the sink.
         max_retries: How often a question that failed is asked again.
+        query: Among which documents, as ``find`` takes it; None for all.
+        pause: Waits for so many seconds.
     """
 
     def __init__(
@@ -43,13 +45,18 @@ class MongodbLookup(TableLookup):
         keys: Sequence[str],
         bson_types: Mapping[str, str] | None = None,
         max_retries: int = 3,
+        query: Mapping[str, Any] | None = None,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        check_names(schema.names)
         self._client = client
         self._place = split_name(collection)
         self._schema = schema
         self._keys = tuple(keys)
         self._bson_types = check_bson_types(schema, bson_types or {})
         self._max_retries = max_retries
+        self._query = query
+        self._pause = pause
         # None until it is opened.
         self._connection: Connection | None = None
 
@@ -84,13 +91,8 @@ class MongodbLookup(TableLookup):
             else:
                 asked = {"$or": [dict(zip(self._keys, key, strict=True)) for key in some]}
             found += self._documents(asked)
-        arrays = [
-            column_of(values, field, convert)
-            for values, field, convert in zip(
-                columns_of(found, self._schema.names), self._schema, self._readers, strict=True
-            )
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        fields = fields_of(found, self._schema.names)
+        return columns_of(fields, self._schema, self._readers, collection=".".join(self._place))
 
     def _made(self, key: tuple[Any, ...]) -> list[Any]:
         try:
@@ -103,6 +105,7 @@ class MongodbLookup(TableLookup):
         """Raises: SourceError: If MongoDB does not answer."""
         assert self._connection is not None
         collection = self._connection.collection(*self._place)
+        asked = asked if self._query is None else {"$and": [asked, self._query]}
         projection = {"_id": 0, **dict.fromkeys(self._schema.names, 1)}
         retry, failures = CommitRetry(), 0
         while True:
@@ -112,7 +115,7 @@ class MongodbLookup(TableLookup):
                 failures += 1
                 if not error.is_away or failures > self._max_retries:
                     raise self._failed(error) from error
-            time.sleep(retry.delay_ms(failures) / 1_000)
+            self._pause(retry.delay_ms(failures) / 1_000)
 
     def close(self) -> None:
         """Close the connection."""

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import ReaderContext, Split
-from headrace.engine.errors import CheckpointMismatchError, SourceError, TypeMismatchError
+from headrace.engine.errors import CheckpointMismatchError, SourceError
 
-from ...formats.client_values import column_of
+from ...formats.client_values import columns_of
 from ..messages.client_thread import AnswerError, AwayError, ClientThread
 from ..messages.fetching import FetchingReader
-from .bson_values import columns_of, reader_of
+from .bson_values import fields_of, reader_of
 from .client import Connection, MongodbClient
 from .ids import Position, decoded, encoded, range_filter
 
@@ -164,7 +164,8 @@ class _Fetcher(ClientThread):
             message = f"the checkpoint's position is not one of a collection of MongoDB: {error}"
             raise CheckpointMismatchError(message, split=reading.split_id) from error
         ids = range_filter(first, last, has_start=start is not None)
-        found = collection.find(scan.among(ids), scan.projection, sort=[("_id", 1)], limit=scan.page_size)
+        size = scan.page_size
+        found = collection.find(scan.among(ids), scan.projection, sort=[("_id", 1)], limit=size, batch_size=size)
         return list(found)
 
     def _failed(self, error: AnswerError) -> SourceError:
@@ -203,13 +204,7 @@ class CollectionReader(FetchingReader[_Reading, _Page, _Fetcher]):
         if not fetched.documents:
             return Batch.of_rows([])
         schema = self._scan.schema
-        columns = columns_of(fetched.documents, schema.names)
-        try:
-            arrays = [
-                column_of(values, field, convert)
-                for values, field, convert in zip(columns, schema, self._converters, strict=True)
-            ]
-        except TypeMismatchError as error:
-            raise TypeMismatchError(error.message, **reading.where, collection=self._scan.name) from error
+        fields = fields_of(fetched.documents, schema.names)
+        records = columns_of(fields, schema, self._converters, **reading.where, collection=self._scan.name)
         reading.position = encoded(fetched.documents[-1]["_id"])
-        return Batch.of_columns(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        return Batch.of_columns(records)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ from ..upserts import (
     UpsertSinkWriter,
     WriterPlace,
 )
-from .bson_values import check_bson_types, writer_of
+from .bson_values import check_bson_types, check_names, writer_of
 from .client import Connection, MongodbClient
 from .source import split_name
 
@@ -143,10 +144,7 @@ class _Target:
         self.marker = marker
         self.numbers = numbers
         own = [number_field] if marker is None else [number_field, marker]
-        for name in (*schema.names, *own):
-            if not name or name.startswith("$") or "." in name or "\0" in name:
-                message = f"a field of a document has a name without . and a $ at its beginning; got {name!r}"
-                raise ConfigurationError(message)
+        check_names((*schema.names, *own))
         if set(own) & {*schema.names, "_id"} or len(set(own)) < len(own):
             message = f"the fields {', '.join(own)} are the sink's own: the schema cannot have them"
             raise ConfigurationError(message)
@@ -204,7 +202,10 @@ class _Converters:
             return ReplaceOne(there, {"_id": own, **kept, **mark}, upsert=True)
         pairs = zip(target.schema.names, values, strict=True)
         fields = {name: self._convert[name](value) for name, value in pairs if name != "_id"}
-        text = bson.encode({**fields, target.number_field: Int64(number)})
+        try:
+            text = bson.encode({**fields, target.number_field: Int64(number)})
+        except bson.errors.BSONError as error:
+            raise ValueError(str(error)) from error
         if len(text) > MOST_BYTES:
             message = f"a document would have {len(text)} bytes, and MongoDB takes {MOST_BYTES}"
             raise ValueError(message)
@@ -315,6 +316,8 @@ class _Writer(UpsertSinkWriter):
 
     def _has_newer(self, entry: Entry, number: int | None) -> bool:
         """Whether the document of an entry is newer than that."""
+        from bson import Decimal128
+
         field = self._target.number_field
         own = self._converters.id_of(entry[0])
         try:
@@ -322,7 +325,9 @@ class _Writer(UpsertSinkWriter):
         except AnswerError as error:
             raise self.error_of(error) from error
         there = None if found is None else found.get(field)
-        return isinstance(there, (int, float)) and number is not None and there > number
+        if isinstance(there, Decimal128):  # which somebody else has written
+            there = there.to_decimal()
+        return isinstance(there, (int, float, Decimal)) and number is not None and there > number
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

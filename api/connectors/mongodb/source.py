@@ -26,6 +26,7 @@ from headrace.engine.errors import ConfigurationError, SourceError
 
 from ...formats.schemas import schema_of
 from ..messages.client_thread import AnswerError, AwayError, patience_s_of, patiently
+from .bson_values import check_names
 from .client import Connection, MongodbClient
 from .ids import encoded
 from .reader import CollectionReader, Scan
@@ -73,6 +74,7 @@ class MongodbSource:
             raise ConfigurationError(message)
         fields = schema_of(schema)
         assert fields is not None
+        check_names(fields.names)
         self._client = MongodbClient(client) if isinstance(client, str) else client
         wanted = None if query is None else dict(query)
         self._scan = Scan(*split_name(collection), fields, wanted, page_size, patience_s_of(patience))
@@ -141,14 +143,15 @@ class _Ranges:
         collection = connection.collection(scan.database, scan.collection)
         wanted = scan.query or {}
         last = list(collection.find(wanted, {"_id": 1}, sort=[("_id", -1)], limit=1))
+        if last and collection.find_one({"_id": float("nan")}, {"_id": 1}) is not None:
+            message = f"a document of collection {scan.name!r} has NaN as its _id, which nothing is behind"
+            raise SourceError(message)
         if not last or self._splits == 1:
             return [one["_id"] for one in last]
-        pipeline = [
-            {"$match": wanted},
-            {"$sample": {"size": SAMPLES * self._splits}},
-            {"$project": {"_id": 1}},
-            {"$sort": {"_id": 1}},
-        ]
+        ids: dict[str, Any] = {"$project": {"_id": 1}}
+        # MongoDB looks at a few of all documents, and sorts those of a query by chance: not as a whole.
+        chosen = [{"$match": wanted}, ids] if wanted else []
+        pipeline = [*chosen, {"$sample": {"size": SAMPLES * self._splits}}, ids, {"$sort": {"_id": 1}}]
         seen = [one["_id"] for one in collection.aggregate(pipeline)]
         step = max(1, -(-len(seen) // self._splits))
         return [*seen[step - 1 : -1 : step], last[0]["_id"]]

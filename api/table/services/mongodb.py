@@ -38,6 +38,14 @@ class MongodbTable(TableConnector):
     """
 
     name = "mongodb"
+    manner = (
+        "uri",
+        "connection.request-timeout",
+        "sink.buffer-flush.*",
+        "sink.patience",
+        "scan.fetch-size",
+        "lookup.*",
+    )
     can_look_up = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
@@ -61,7 +69,10 @@ class MongodbTable(TableConnector):
         )
         self._splits = options.take("scan.splits", int, 16)
         self._page_size = options.take("scan.fetch-size", int, 2_048)
-        self._query = options.take("scan.filter", _query)
+        query = options.take("scan.filter", _query)
+        # What is deleted is no row, though its document stays.
+        self._there = None if self._marker is None else {self._marker: None}
+        self._query = {"$and": [self._there, query]} if self._there and query else self._there or query
         self.lookup_cache = lookup_cache_of(options)
         self._lookup_retries = options.take("lookup.max-retries", int, 3)
         if self._lookup_retries < 0:
@@ -94,8 +105,8 @@ class MongodbTable(TableConnector):
     def lookup(self, keys: Sequence[str], schema: pa.Schema) -> TableLookup:
         """Ask for documents by the values of their fields."""
         return MongodbLookup(
-            self._client, self._collection, schema, keys, self._types_of(schema), self._lookup_retries
-        )  # fmt: skip
+            self._client, self._collection, schema, keys, self._types_of(schema), self._lookup_retries, self._there
+        )
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Write each change by its key.

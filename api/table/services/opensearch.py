@@ -82,7 +82,10 @@ class OpenSearchTable(TableConnector):
             patience=options.take("sink.patience", Options.duration, 60_000),
             on_error=refused_of(options, "failure-handler"),
         )
-        self._query = options.take("scan.query", _query)
+        query = options.take("scan.query", _query)
+        # What is deleted is no row, though its document stays.
+        there = None if self._marker is None else {"bool": {"must_not": [{"term": {self._marker: True}}]}}
+        self._query = {"bool": {"filter": [there, query]}} if there and query else there or query
         self._slices = options.take("scan.slices", int, 1)
         self._keep_alive = options.take("scan.keep-alive", Options.duration, 300_000)
         skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import datetime, timezone
 
 import pytest
 from mongodb_server import mongodb_server  # noqa: F401 - a fixture
@@ -59,6 +60,24 @@ def test_documents_are_filtered_joined_and_looked_up(mongodb_server):  # noqa: F
     assert sorted((row["n"], row["name"]) for row in found) == [(n, f"item {n % 5}") for n in range(30)]
     t.execute_sql("INSERT INTO items SELECT item, 'again', n FROM orders WHERE n = 7")
     assert mongodb_server.documents(items)[ids[2]] == {"_id": ids[2], "name": "again", "shop": 7}
+
+
+@pytest.mark.parametrize("options", [{}, {"scan.filter": '{"v": {"$ne": 3}}'}])
+def test_what_is_deleted_and_marked_is_no_row(options, mongodb_server):  # noqa: F811
+    """Neither where the collection is read nor where it is looked up."""
+    name, events = mongodb_server.new_name(), mongodb_server.new_name()
+    mongodb_server.put(events, [{"_id": n, "k": n} for n in range(5)])
+    marked = {"gone_at": datetime(2024, 1, 1, tzinfo=timezone.utc)}
+    mongodb_server.put(name, [{"_id": n, "k": n, **({"v": n} if n % 2 else marked)} for n in range(5)])
+    t = TableEnvironment.create(parallelism=2, actor_system="local")
+    columns = "k BIGINT, v BIGINT, PRIMARY KEY (k) NOT ENFORCED"
+    t.execute_sql(table("items", columns, mongodb_server, name, **{"sink.deletion-marker": "gone_at", **options}))
+    t.execute_sql(table("events", "k BIGINT, proc AS PROCTIME()", mongodb_server, events))
+    read = t.execute_sql("SELECT k, v FROM items").to_arrow().to_pylist()
+    assert sorted(row["k"] for row in read) == ([1] if options else [1, 3])
+    joined = "SELECT e.k, i.v FROM events AS e JOIN items FOR SYSTEM_TIME AS OF e.proc AS i ON e.k = i.k"
+    found = t.execute_sql(joined).to_arrow().to_pylist()
+    assert sorted((row["k"], row["v"]) for row in found) == [(1, 1), (3, 3)]
 
 
 KEYED = "a BIGINT, b STRING, PRIMARY KEY (a) NOT ENFORCED"

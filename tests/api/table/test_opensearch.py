@@ -39,6 +39,9 @@ def test_changes_become_documents(options, opensearch_server):  # noqa: F811
     expected = {k: {"k": k, "total": total, "num": counts[k]} for k, total in totals.items() if total > 0}
     found = opensearch_server.documents(sums)
     deleted = {k for k, row in found.items() if row.get("gone")}
+    opensearch_server.ask("POST", f"/{sums}/_refresh")
+    read = t.execute_sql("SELECT k, total FROM sums").to_arrow().to_pylist()
+    assert sorted((row["k"], row["total"]) for row in read) == sorted((k, row["total"]) for k, row in expected.items())
     assert {k: row for k, row in found.items() if k not in deleted} == expected
     assert deleted <= totals.keys() - expected.keys()
 

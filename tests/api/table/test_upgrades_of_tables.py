@@ -121,6 +121,8 @@ KAFKA = {
 }  # fmt: skip
 DATAGEN = {"connector": "datagen", "rows-per-second": "10"}
 CASSANDRA = {"connector": "cassandra", "hosts": "one", "keyspace": "shop", "table-name": "orders"}
+MONGODB = {"connector": "mongodb", "uri": "mongodb://one", "database": "shop", "collection": "orders"}
+WEBSOCKET = {"connector": "websocket", "url": "wss://one/orders", "format": "json"}
 OTHER_OPTIONS = [
     ("a INT", KAFKA, {"properties.bootstrap.servers": "two:9092;three:9092", "properties.fetch.min.bytes": "9"}, True),
     ("a INT", KAFKA, {"scan.startup.mode": "latest-offset"}, True),
@@ -133,6 +135,10 @@ OTHER_OPTIONS = [
     ("a INT, ts TIMESTAMP(3)", DATAGEN, {"rows-per-second": "20"}, False),
     ("a INT", CASSANDRA, {"hosts": "two;three", "username": "me", "password": "secret"}, True),
     ("a INT", CASSANDRA, {"keyspace": "other"}, False),
+    ("a INT", MONGODB, {"uri": "mongodb://me:secret@two", "scan.fetch-size": "9", "lookup.max-retries": "1"}, True),
+    ("a INT", MONGODB, {"scan.filter": "{}"}, False),
+    ("a INT", WEBSOCKET, {"headers.Authorization": "me", "ping": "5 s", "patience": "1 s", "timeout": "1 s"}, True),
+    ("a INT", WEBSOCKET, {"scan.subscribe": "orders"}, False),
 ]
 
 

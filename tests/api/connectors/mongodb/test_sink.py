@@ -21,7 +21,14 @@ from mongodb_server import mongodb_server  # noqa: F401 - a fixture
 from upsert_kit import AT_ONCE, harness_of, read_some, reader_of, told, written
 
 from headrace import RestartStrategies, StreamExecutionEnvironment
-from headrace.connectors.mongodb import MongodbClient, MongodbSink, MongodbSource, OrderKey, UpsertOptions
+from headrace.connectors.mongodb import (
+    MongodbClient,
+    MongodbLookup,
+    MongodbSink,
+    MongodbSource,
+    OrderKey,
+    UpsertOptions,
+)
 from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import ConfigurationError
 
@@ -223,6 +230,51 @@ def test_refused_documents_are_named_or_counted(mongodb_server):  # noqa: F811
     counters = written(sink_into(mongodb_server, name, options=skipping), [*rows[:2], {"k": 5, "at": 1, "v": 5}])
     assert counters["num_records_skipped"] == 1
     assert set(mongodb_server.documents(name)) == {1, 5}
+
+
+def test_what_is_no_object_id_or_no_name_is_refused_and_what_is_beside_it_written(mongodb_server):  # noqa: F811
+    schema = pa.schema([("k", pa.int64()), ("id", pa.string()), ("parts", pa.map_(pa.string(), pa.int64()))])
+    rows = [
+        {"k": 1, "id": "zz", "parts": []},
+        {"k": 2, "id": None, "parts": [("a\0b", 1)]},
+        {"k": 3, "id": "0" * 24, "parts": [("a", 1)]},
+    ]
+    name, given = mongodb_server.new_name(), {"bson_types": {"id": "objectId"}}
+    assert "'zz' is no objectId" in told(lambda: written(sink_into(mongodb_server, name, schema, **given), rows[:1]))
+    skipping = UpsertOptions(batch_interval="10 ms", on_error="skip")
+    counters = written(sink_into(mongodb_server, name, schema, options=skipping, **given), rows)
+    assert counters["num_records_skipped"] == 2
+    assert set(mongodb_server.documents(name)) == {3}
+    lookup = MongodbLookup(MongodbClient(mongodb_server.uri), name, schema, ["id"], given["bson_types"])
+    lookup.open()
+    assert "no document can have the key" in told(lambda: lookup.lookup(pa.record_batch({"id": ["zz"]})))
+    lookup.close()
+
+
+def test_a_number_that_others_have_written_as_a_decimal_is_compared(mongodb_server):  # noqa: F811
+    from bson import Decimal128
+
+    name = mongodb_server.new_name()
+    mongodb_server.put(name, [{"_id": k, "_number": Decimal128(number)} for k, number in ((1, "1e20"), (2, "3"))])
+    counters = written(sink_into(mongodb_server, name, order="at"), [{"k": k, "at": 5, "v": 1} for k in (1, 2)])
+    assert counters["num_records_older"] == 1
+    assert mongodb_server.documents(name) == {1: {"_id": 1}, 2: {"_id": 2, "k": 2, "at": 5, "v": 1}}
+
+
+def test_a_lookup_waits_for_a_server_that_is_away(mongodb_server):  # noqa: F811
+    name, pauses = mongodb_server.new_name(), []
+    mongodb_server.put(name, [{"k": 1, "v": 5}])
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    with CutConnections(mongodb_server.port) as proxy:
+        client = MongodbClient(f"mongodb://127.0.0.1:{proxy.port}")
+        lookup = MongodbLookup(client, name, schema, ["k"], max_retries=2, pause=pauses.append)
+        lookup.open()
+        proxy.loses_answers_to(b"find", every=2)
+        for _ in range(3):
+            assert lookup.lookup(pa.record_batch({"k": [1, 2]})).to_pylist() == [{"k": 1, "v": 5}]
+        lookup.close()
+    assert pauses == [0.1] * proxy.num_lost
+    assert pauses
 
 
 def test_a_server_that_is_away_is_waited_for_for_a_while(mongodb_server):  # noqa: F811

@@ -15,8 +15,10 @@ import pytest
 from mongodb_server import mongodb_server  # noqa: F401 - a fixture
 from upsert_kit import read_some, reader_of, told
 
-from headrace.connectors.mongodb import MongodbSource
+from headrace.connectors.messages.client_thread import AnswerError
+from headrace.connectors.mongodb import MongodbClient, MongodbLookup, MongodbSource
 from headrace.connectors.mongodb.bson_values import reader_of as reader_of_values
+from headrace.connectors.mongodb.ids import range_filter
 from headrace.engine.connectors.contract import EnumeratorContext, Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError
 from headrace.formats.client_values import column_of
@@ -40,10 +42,11 @@ def rows_of(server, name, schema, **arguments):
 
 
 def ids_of_all_types():
-    from bson import Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
+    from bson import DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 
     return [
-        MinKey(), None, -1, 0.5, Int64(2**40), Decimal128("1e30"), "", "a", "b", {"a": 1}, {"a": 2, "b": 1}, b"\0",
+        MinKey(), None, -1, 0.5, Int64(2**40), Decimal128("1e30"), "", "a", "b", {"a": 1}, {"a": 2, "b": 1},
+        DBRef("items", 1), b"\0",
         b"\xff",
         ObjectId("0" * 24), ObjectId("f" * 24), False, True,
         datetime(1950, 1, 1, tzinfo=timezone.utc), datetime(2024, 1, 1, tzinfo=timezone.utc), Timestamp(5, 1), MaxKey(),
@@ -83,6 +86,36 @@ def test_filters_choose_documents_and_the_greatest_id_is_the_end(mongodb_server)
     reader = reader_of(source, splits)
     assert sorted(row["n"] for row in read_some(reader)) == list(range(50))
     reader.close()
+
+
+def test_a_range_does_not_end_with_code():
+    """Which is a text for Python, and another type for MongoDB."""
+    bson = pytest.importorskip("bson")
+    assert range_filter("a", "b", has_start=True) == {"_id": {"$gt": "a", "$lte": "b"}}
+    assert "cannot be read in the order of their _id" in told(lambda: range_filter("a", bson.Code("x"), has_start=True))
+
+
+def test_collections_with_nan_as_an_id_and_names_that_lead_elsewhere_are_refused(mongodb_server):  # noqa: F811
+    """NaN is in no range; of a field behind a dot there would be nulls."""
+    name = mongodb_server.new_name()
+    mongodb_server.put(name, [{"_id": n, "n": 1} for n in (1, float("nan"), 2)])
+    assert "has NaN as its _id" in told(lambda: rows_of(mongodb_server, name, {"n": "int64"}))
+    for field in ("a.b", "$a", ""):
+        with pytest.raises(ConfigurationError, match=r"a name without \."):
+            MongodbSource(mongodb_server.uri, name, schema={field: "int64"})
+        with pytest.raises(ConfigurationError, match=r"a name without \."):
+            MongodbLookup(MongodbClient(mongodb_server.uri), name, pa.schema([(field, pa.int64())]), [field])
+
+
+def test_a_damaged_document_is_named():
+    """As the driver gives it; the server of these tests mends it."""
+    bson = pytest.importorskip("bson")
+    damaged = bson.encode({"t": "abcd"}).replace(b"abcd", b"ab\xff\xfe")
+    connection = MongodbClient("mongodb://127.0.0.1:1").connect()
+    with pytest.raises(AnswerError, match=r"a document is damaged: .*utf-8") as error:
+        connection.ask(lambda: bson.decode(damaged))
+    assert not error.value.is_away
+    connection.close()
 
 
 class Refused(str):
