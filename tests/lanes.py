@@ -44,6 +44,7 @@ ALSO_OF = {
         "api/formats/containers/writables.py",
     ),
     "azure": ("state/files/objects.py", "state/files/filesystem.py"),
+    "gcs": ("state/files/objects.py", "state/files/filesystem.py"),
     "registry": ("api/formats/avro_messages.py",),
     "hdfs": ("state/files/filesystem.py",),
     "s3": ("state/files/objects.py", "state/files/filesystem.py", "state/checkpoints/leases.py"),

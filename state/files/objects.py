@@ -172,8 +172,8 @@ class ObjectFileSystem:
             _client().delete(self._store(path), _key(path))
 
     def delete_directory(self, path: str) -> None:
-        files = [_key(name) for name, _ in self.list_files(path)]
-        if files:
+        # Google and Azure end at a file that another process has deleted meanwhile; what is left is listed again.
+        while files := [_key(name) for name, _ in self.list_files(path)]:
             with _errors("delete", path), contextlib.suppress(FileNotFoundError):
                 _client().delete(self._store(path), files)
 
@@ -310,9 +310,10 @@ def _open_store(kind: str, bucket: str, options: _Options) -> Any:
         endpoint = endpoint or os.environ.get("AZURE_STORAGE_ENDPOINT")
         if endpoint:
             config["endpoint"] = endpoint.rstrip("/")
-    elif endpoint:
-        message = f"a store of Google has no option endpoint; got {endpoint!r}"
-        raise ConfigurationError(message)
+    else:
+        endpoint = endpoint or os.environ.get("GOOGLE_BASE_URL")
+        if endpoint:
+            config["base_url"] = endpoint.rstrip("/")
     is_plain = endpoint is not None and endpoint.startswith("http://")
     try:
         return getattr(client.store, kind)(

@@ -14,6 +14,7 @@ from itertools import count
 import pytest
 from azure_server import azure_container, azure_server  # noqa: F401 - fixtures
 from free_ports import free_port
+from gcs_server import gcs_bucket, gcs_server  # noqa: F401 - fixtures
 from hdfs_server import hdfs_directory, hdfs_server  # noqa: F401 - fixtures
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
 from zookeeper_server import zookeeper  # noqa: F401 - a fixture
@@ -49,7 +50,7 @@ class Stores:
     params=[
         "disk",
         "memory",
-        *(pytest.param(lane, marks=pytest.mark.lane(lane)) for lane in ("s3", "azure", "hdfs", "zookeeper")),
+        *(pytest.param(lane, marks=pytest.mark.lane(lane)) for lane in ("s3", "azure", "gcs", "hdfs", "zookeeper")),
     ]
 )
 def stores(request, tmp_path):
@@ -61,6 +62,8 @@ def stores(request, tmp_path):
         directory = f"{request.getfixturevalue('s3_bucket')}/ha"
     if request.param == "azure":
         directory = f"{request.getfixturevalue('azure_container')}/ha"
+    if request.param == "gcs":
+        directory = f"{request.getfixturevalue('gcs_bucket')}/ha"
     if request.param == "zookeeper":
         lease_store = f"zookeeper://{request.getfixturevalue('zookeeper')}/tests/{next(_numbers)}"
     key_file = tmp_path / "keys"

@@ -11,6 +11,7 @@ import sys
 import cloudpickle
 import pytest
 from azure_server import ACCOUNT, KEY, azure_container, azure_server  # noqa: F401 - fixtures
+from gcs_server import gcs_bucket, gcs_server  # noqa: F401 - fixtures
 from hdfs_server import hdfs_directory, hdfs_server  # noqa: F401 - fixtures
 from pyarrow import fs as arrow_fs
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
@@ -94,18 +95,27 @@ def objects_of(bucket):
 
 def blobs_of(container, server):
     """A file sink in a container of Azure, as another client sees it: pyarrow's."""
+    authority = f"127.0.0.1:{server.port}"
+    store = arrow_fs.AzureFileSystem(
+        ACCOUNT, account_key=KEY, blob_storage_authority=authority, dfs_storage_authority=authority,
+        blob_storage_scheme="http", dfs_storage_scheme="http",
+    )  # fmt: skip
+    return parts_seen_by(store, container)
 
+
+def objects_of_google(bucket, server):
+    """The same in a bucket of Google."""
+    authority = server.backend.removeprefix("http://")
+    return parts_seen_by(arrow_fs.GcsFileSystem(anonymous=True, endpoint_override=authority, scheme="http"), bucket)
+
+
+def parts_seen_by(store, place):
     def visible():
-        authority = f"127.0.0.1:{server.port}"
-        store = arrow_fs.AzureFileSystem(
-            ACCOUNT, account_key=KEY, blob_storage_authority=authority, dfs_storage_authority=authority,
-            blob_storage_scheme="http", dfs_storage_scheme="http",
-        )  # fmt: skip
-        selector = arrow_fs.FileSelector(f"{container.removeprefix('az://')}/out", allow_not_found=True)
+        selector = arrow_fs.FileSelector(f"{place.partition('://')[2]}/out", allow_not_found=True)
         names = [found.path for found in store.get_file_info(selector) if found.base_name.startswith("part-")]
         return [json.loads(line)["n"] for name in names for line in store.open_input_stream(name).read().splitlines()]
 
-    return SinkSubject(FileSink.json_lines(f"{container}/out"), visible, lambda number: {"n": number})
+    return SinkSubject(FileSink.json_lines(f"{place}/out"), visible, lambda number: {"n": number})
 
 
 def sqlite_subject(tmp_path, **options):
@@ -150,6 +160,11 @@ def test_files_in_s3(check, s3_bucket):  # noqa: F811
 @pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)
 def test_files_in_azure(check, azure_container, azure_server):  # noqa: F811
     check(blobs_of(azure_container, azure_server))
+
+
+@pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)
+def test_files_in_google(check, gcs_bucket, gcs_server):  # noqa: F811
+    check(objects_of_google(gcs_bucket, gcs_server))
 
 
 @pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)

@@ -12,6 +12,7 @@ import fsspec
 import pytest
 from azure_server import azure_container, azure_server  # noqa: F401 - fixtures
 from fsspec.implementations.local import LocalFileSystem as LocalFsspec
+from gcs_server import gcs_bucket, gcs_server  # noqa: F401 - fixtures
 from hdfs_server import hdfs_directory, hdfs_server  # noqa: F401 - fixtures
 from pyarrow import fs as arrow_fs
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
@@ -36,16 +37,18 @@ class Shelf(LocalFsspec):
 fsspec.register_implementation("shelf", Shelf)
 
 
-S3, HDFS, AZURE = (pytest.param(name, marks=pytest.mark.lane(name)) for name in ("s3", "hdfs", "azure"))
+S3, HDFS, AZURE, GCS = (pytest.param(name, marks=pytest.mark.lane(name)) for name in ("s3", "hdfs", "azure", "gcs"))
 
 
-@pytest.fixture(params=["local", "memory", "arrow", "fsspec", S3, HDFS, AZURE])
+@pytest.fixture(params=["local", "memory", "arrow", "fsspec", S3, HDFS, AZURE, GCS])
 def place(request, tmp_path):
     """A file system and an empty directory in it."""
     if request.param == "s3":
         return filesystem_for(f"{request.getfixturevalue('s3_bucket')}/root")
     if request.param == "azure":
         return filesystem_for(f"{request.getfixturevalue('azure_container')}/root")
+    if request.param == "gcs":
+        return filesystem_for(f"{request.getfixturevalue('gcs_bucket')}/root")
     if request.param == "hdfs":
         return filesystem_for(request.getfixturevalue("hdfs_directory"))
     if request.param == "local":
