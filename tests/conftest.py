@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Generator, Iterator
@@ -159,10 +160,16 @@ def environments() -> Iterator[weakref.WeakSet[Any]]:
 @pytest.fixture(autouse=True)
 def no_environment_stays_open(environments: weakref.WeakSet[Any]) -> Iterator[None]:
     """What a test has opened ends with it: a cluster in this process has threads, and ticks that take its time."""
-    of_others = set(environments)
+    of_others, clients = set(environments), client_threads()
     yield
     for environment in set(environments) - of_others:
         environment.close()
+    # A client that is left goes on to ask its server, and draws from the random numbers of properties behind it.
+    assert client_threads() <= clients, "a reader or sink of this test was not closed"
+
+
+def client_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("headrace-client ")}
 
 
 @pytest.fixture(scope="session")

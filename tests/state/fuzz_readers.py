@@ -32,8 +32,11 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+if __name__ == "__main__":  # for Arrow, before it is imported: its allocator reserves addresses, as many as a child has
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
 
 import fuzz_seeds
 import fuzz_sinks
@@ -44,7 +47,7 @@ HANG_S = 10
 """An input that takes longer hangs."""
 
 MEMORY_BYTES = 1 << 30
-"""What a reader may take beyond what the process has when it begins."""
+"""What a reader may take beyond what the process has when it begins: addresses, so also stacks of threads."""
 
 _READERS = fuzz_seeds.READERS
 
@@ -89,7 +92,7 @@ class Tally:
             f"+{self.peak_mib} MiB, {rate:,.0f}/s"
         ]
         lines += [f"    {count} x {site} (input {self.examples[site]})" for site, count in self.unexpected.items()]
-        lines += [f"    crash of signal {number} at input {index}" for index, number in self.crashes[:10]]
+        lines += [f"    crash of signal {number} at input {index}: {said}" for index, number, said in self.crashes[:10]]
         lines += [
             f"    {name} at input {index}" for name in ("hangs", "unpickled") for index in getattr(self, name)[:10]
         ]
@@ -106,21 +109,24 @@ def fuzz(reader: str, num_inputs: int, seed: int, *, first: int = 0, chunk: int 
     shared = mmap.mmap(-1, 16)
     while index < end:
         upto = min(end, index + chunk)
-        result, status, reached = _in_child(reader, seed, index, upto, shared)
+        with tempfile.TemporaryFile() as errors:
+            result, status, reached = _in_child(reader, seed, index, upto, shared, errors)
+            said = _end_of(errors)
         if result is not None:
             tally.add(result)
             index = upto
             continue
         # The child has died, or stood still, at this input; what it had counted before is counted again.
         if reached > index:
-            before, _, _ = _in_child(reader, seed, index, reached, shared)
+            with tempfile.TemporaryFile() as errors:
+                before, _, _ = _in_child(reader, seed, index, reached, shared, errors)
             if before is not None:
                 tally.add(before)
         tally.num_inputs += 1
         if status == signal.SIGKILL:
             tally.hangs.append(reached)
         else:
-            tally.crashes.append((reached, status))
+            tally.crashes.append((reached, status, said))
         index = reached + 1
         if len(tally.crashes) + len(tally.hangs) > 20:
             break
@@ -128,7 +134,15 @@ def fuzz(reader: str, num_inputs: int, seed: int, *, first: int = 0, chunk: int 
     return tally
 
 
-def _in_child(reader: str, seed: int, index: int, upto: int, shared: mmap.mmap) -> tuple[dict | None, int, int]:
+def _end_of(errors: IO[bytes]) -> str:
+    """The last line that a child has written there."""
+    errors.seek(0)
+    return (errors.read().decode(errors="replace").splitlines() or ["it said nothing"])[-1]
+
+
+def _in_child(
+    reader: str, seed: int, index: int, upto: int, shared: mmap.mmap, errors: IO[bytes]
+) -> tuple[dict | None, int, int]:
     """Run some inputs in a child: what it counted, or None, what ended it, and how far it got."""
     source, sink = os.pipe()
     sys.stdout.flush()
@@ -137,6 +151,7 @@ def _in_child(reader: str, seed: int, index: int, upto: int, shared: mmap.mmap) 
         os.close(source)
         try:
             _limit_memory()
+            os.dup2(errors.fileno(), 2)
             counted = _run(reader, seed, range(index, upto), shared)
             os.write(sink, json.dumps(counted).encode())
         finally:
@@ -175,8 +190,6 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY_BYTES, taken + MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.disable()
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
 
 
 def _run(reader: str, seed: int, indices: range, shared: mmap.mmap) -> dict:

@@ -107,7 +107,7 @@ class ClientThread(ABC):
         self._error: BaseException | None = None
         # Whether something has come of this connection.
         self._is_of_use = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"headrace-client {name}", daemon=True)
 
     def start(self) -> None:
         """Begin."""

@@ -141,8 +141,22 @@ def test_a_flame_graph_names_operators_and_functions_and_tells_waiting_from_work
     other = looked.json("/slow/flamegraph?subtaskindex=1")["data"]["value"]
     assert one + other == trees["FULL"]["value"] <= 2 * QUICK.num_samples
     assert off_cpu["root"] > 0
-    source = looked.until("/numbers/flamegraph", lambda found: found["endTimestamp"] > 0)
-    assert dict(names_of(source["data"]))["(waits for credit)"] > 0
+
+
+def test_a_task_between_its_steps_has_no_calls_but_says_what_it_waits_for():
+    """Not of a job: how often its source waits for credit is up to what else the machine has to do."""
+    held, idle, steps = (ExecutionAttemptId(1, 0, VertexId(name), 0) for name in ("held", "idle", "steps"))
+    tasks = [ObservedTask(held, True, False), ObservedTask(idle, False, False)]
+    waits = {"held": "(waits for credit)", "idle": "(waits for input or time)"}
+    for others, waits_of_idle in (
+        ([], waits["idle"]),
+        ([ObservedTask(steps, False, True)], "(waits for other tasks of its slot)"),
+    ):
+        observer = HostObserver(lambda others=others: [*tasks, *others], lambda: None)
+        for name, waits_for in {**waits, "idle": waits_of_idle}.items():
+            (samples,) = observer.answer(SampleTasks(VertexId(name), 3, 1, 10))
+            assert samples.stacks == (StackCount((waits_for,), 0, 3),)
+            assert samples.num_backpressured == (3 if name == "held" else 0)
 
 
 def test_flame_graphs_may_be_forbidden_and_a_subtask_must_be_there(looked):

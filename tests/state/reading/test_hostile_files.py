@@ -446,6 +446,7 @@ def test_the_campaign_sees_what_it_looks_for(monkeypatch):
 
         def read(self, data):
             if data == 0:
+                os.write(2, b"what it dies of\n")
                 os.abort()
             if data == 1:
                 pickle.loads(pickle.dumps(fuzz_seeds.Canary(), 4))
@@ -456,6 +457,7 @@ def test_the_campaign_sees_what_it_looks_for(monkeypatch):
     monkeypatch.setitem(fuzz_readers._READERS, "fallible", Fallible)
     tally = fuzz_readers.fuzz("fallible", 12, 1)
     assert tally.crashes
+    assert "what it dies of" in str(tally)
     assert tally.unpickled
     assert {site.partition(":")[0] for site in tally.unexpected} == {"KeyError", "MemoryError"}
 

@@ -142,7 +142,9 @@ def test_who_asks_is_told_to_the_server_alone(websocket_service):  # noqa: F811
     assert len(reading.rows(3)) == 3
     reading.reader.close()
     name = put(websocket_service, 1)
-    assert len(Reading(WebSocketSource(f"{websocket_service.url}/since/{name}?who=hidden", **given)).rows(1)) == 1
+    reading = Reading(WebSocketSource(f"{websocket_service.url}/since/{name}?who=hidden", **given))
+    assert len(reading.rows(1)) == 1
+    reading.reader.close()
     told = Reading(WebSocketSource(f"{websocket_service.url}/since/{name}?who=me", **given)).fails()
     assert "answers 401 Unauthorized: who are you?" in told
     assert "hidden" not in told
