@@ -576,14 +576,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        message = f"module 'headrace' has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(importlib.import_module(module), name)
-    globals()[name] = value  # the next look-up finds it without asking here
-    return value
+if not TYPE_CHECKING:  # who checks types says himself that there is no such name
+
+    def __getattr__(name: str) -> Any:
+        module = _MODULE_OF.get(name)
+        if module is None:
+            message = f"module 'headrace' has no attribute {name!r}"
+            raise AttributeError(message)
+        value = getattr(importlib.import_module(module), name)
+        globals()[name] = value  # the next look-up finds it without asking here
+        return value
 
 
 def __dir__() -> list[str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Generic, cast
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,7 @@ from headrace.engine.errors import (
     raise_from_outside,
 )
 from headrace.engine.functions.checkpointed import Wrapper
+from headrace.engine.functions.given import T1
 from headrace.engine.functions.life import refuse_life
 from headrace.engine.functions.timers import DueQueue
 
@@ -102,7 +103,7 @@ def _check_rate(records_per_second: float | None) -> None:
         raise ConfigurationError(message)
 
 
-class GeneratorSource:
+class GeneratorSource(Generic[T1]):
     """Makes record number i by calling ``function(i)``, for i from 0 on.
 
     Args:
@@ -119,7 +120,7 @@ class GeneratorSource:
 
     def __init__(
         self,
-        function: Callable[[int], Any],
+        function: Callable[[int], T1],
         count: int | None = None,
         records_per_second: float | None = None,
         *,
@@ -151,7 +152,7 @@ class GeneratorSource:
         *,
         number_of_splits: int | None = None,
         batch_size: int | None = None,
-    ) -> GeneratorSource:
+    ) -> GeneratorSource[Any]:
         """Make records by the batch: ``function(start, n)`` gives numbers ``start`` to ``start + n - 1``.
 
         Args:
@@ -169,7 +170,9 @@ class GeneratorSource:
         if batch_size is not None and batch_size < 1:
             message = f"batch_size must be at least 1; got {batch_size}"
             raise ConfigurationError(message)
-        source = cls(lambda i: i, count, records_per_second, number_of_splits=number_of_splits)
+        source = cls(
+            cast("Callable[[int], Any]", function), count, records_per_second, number_of_splits=number_of_splits
+        )
         source._function = function
         if batch_size is None:
             batch_size = MAX_BATCH_ROWS if records_per_second is None else int(records_per_second / 20)
@@ -187,7 +190,7 @@ class GeneratorSource:
         return _GeneratorReader(self._function, self._is_batch, self._count, self._rate)
 
 
-def number_sequence(first: int, last: int, parallelism: int) -> GeneratorSource:
+def number_sequence(first: int, last: int, parallelism: int) -> GeneratorSource[int]:
     """Return the whole numbers from one to another, both included.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.engine.functions.given import T1
 from headrace.engine.functions.operator import Operator
 from headrace.engine.graph.transformations import OperatorTransformation, PartitionTransformation
 from headrace.engine.operators.exchange import GlobalPartitioner
@@ -26,14 +27,14 @@ from .windowed_stream import WindowedStream
 __all__ = ["AllWindowedStream"]
 
 
-class AllWindowedStream(WindowedStream):
+class AllWindowedStream(WindowedStream[T1]):
     """The windows of a stream without key, to be given a function. Made by ``window_all`` and ``count_window_all``.
 
     Where keyed windows take a ProcessWindowFunction or WindowFunction, these take a ProcessAllWindowFunction or
     AllWindowFunction; callables of `process` take context and records, those of `apply` window and records.
     """
 
-    def __init__(self, stream: DataStream, assigner: WindowAssigner) -> None:
+    def __init__(self, stream: DataStream[T1], assigner: WindowAssigner) -> None:
         super().__init__(_in_one_place(stream), OneKey(), assigner, stream)
 
     def _transformed(
@@ -45,8 +46,8 @@ class AllWindowedStream(WindowedStream):
         hinted: TypeInformation | None,
         *,
         known_columns: pa.Schema | None = None,
-        behind: DataStream | None = None,
-    ) -> DataStream:
+        behind: DataStream[Any] | None = None,
+    ) -> DataStream[Any]:
         stream = super()._transformed(
             name, operator, output_type, description, hinted, known_columns=known_columns, behind=behind
         )
@@ -56,7 +57,7 @@ class AllWindowedStream(WindowedStream):
         transformation.is_parallel = False
         return stream
 
-    def _partitioned(self, stream: DataStream) -> DataStream:
+    def _partitioned(self, stream: DataStream[Any]) -> DataStream[Any]:
         return _in_one_place(stream)
 
     def _window_function(self, window_function: Any) -> Any:
@@ -66,7 +67,7 @@ class AllWindowedStream(WindowedStream):
         return without_key(window_function, is_apply=True)
 
 
-def _in_one_place(stream: DataStream) -> DataStream:
+def _in_one_place(stream: DataStream[T1]) -> DataStream[T1]:
     environment = stream.get_execution_environment()
     partition = PartitionTransformation(environment.new_id(), stream.transformation, GlobalPartitioner())
     return DataStream(environment, partition, stream.hinted_type, stream.known_columns)

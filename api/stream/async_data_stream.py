@@ -6,8 +6,8 @@ Source: PyFlink's ``AsyncDataStream``; FLIP-12, FLIP-221, FLIP-232.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.async_functions import AsyncRetryStrategy
@@ -17,9 +17,18 @@ from headrace.engine.operators.async_operator import AsyncWaitOperator
 
 from ..arguments.checks import described, key_selector_of, require_instance, whole
 from ..arguments.data_types import infer_output_type
+from ..arguments.function_shapes import AsksOutside
 from .data_stream import DataStream
 
 __all__ = ["AsyncDataStream", "lookup_on", "map_async_on"]
+
+_Record = TypeVar("_Record")
+_New = TypeVar("_New")
+
+_Asking: TypeAlias = (
+    Callable[[_Record], Awaitable[Iterable[_New] | None] | Iterable[_New] | None] | AsksOutside[_Record, _New]
+)
+"""A function of a record that gives a list of records, maybe later."""
 
 
 class AsyncDataStream:
@@ -33,24 +42,24 @@ class AsyncDataStream:
 
     @staticmethod
     def unordered_wait(
-        data_stream: DataStream,
-        async_function: Any,
+        data_stream: DataStream[_Record],
+        async_function: _Asking[_Record, _New],
         timeout: Any,
         capacity: int = 100,
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[_New]:
         """Emit results as they come; none overtakes a watermark."""
         return _applied(data_stream, async_function, timeout, None, capacity, output_type, ordered=False)
 
     @staticmethod
     def unordered_wait_with_retry(
-        data_stream: DataStream,
-        async_function: Any,
+        data_stream: DataStream[_Record],
+        async_function: _Asking[_Record, _New],
         timeout: Any,
         async_retry_strategy: AsyncRetryStrategy,
         capacity: int = 100,
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[_New]:
         """As `unordered_wait`; what fails, or gives too little, is tried again as the strategy says."""
         return _applied(
             data_stream, async_function, timeout, async_retry_strategy, capacity, output_type, ordered=False
@@ -58,30 +67,30 @@ class AsyncDataStream:
 
     @staticmethod
     def ordered_wait(
-        data_stream: DataStream,
-        async_function: Any,
+        data_stream: DataStream[_Record],
+        async_function: _Asking[_Record, _New],
         timeout: Any,
         capacity: int = 100,
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[_New]:
         """Emit results in the order of the records."""
         return _applied(data_stream, async_function, timeout, None, capacity, output_type, ordered=True)
 
     @staticmethod
     def ordered_wait_with_retry(
-        data_stream: DataStream,
-        async_function: Any,
+        data_stream: DataStream[_Record],
+        async_function: _Asking[_Record, _New],
         timeout: Any,
         async_retry_strategy: AsyncRetryStrategy,
         capacity: int = 100,
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[_New]:
         """As `ordered_wait`; what fails, or gives too little, is tried again as the strategy says."""
         return _applied(data_stream, async_function, timeout, async_retry_strategy, capacity, output_type, ordered=True)
 
 
 def _applied(
-    stream: DataStream,
+    stream: DataStream[Any],
     function: Any,
     timeout: Any,
     retry: AsyncRetryStrategy | None,
@@ -89,7 +98,7 @@ def _applied(
     output_type: Any,
     *,
     ordered: bool,
-) -> DataStream:
+) -> DataStream[Any]:
     require_instance("the first argument must be a stream", DataStream, stream)
     operator = AsyncWaitOperator(function, ordered=ordered, **_limits(capacity, timeout, retry))
     name = "ordered_wait" if ordered else "unordered_wait"
@@ -98,7 +107,7 @@ def _applied(
 
 
 def map_async_on(
-    stream: DataStream,
+    stream: DataStream[Any],
     function: Any,
     capacity: int,
     timeout: Any,
@@ -106,7 +115,7 @@ def map_async_on(
     output_type: Any,
     *,
     ordered: bool,
-) -> DataStream:
+) -> DataStream[Any]:
     """See `DataStream.map_async`."""
     limits = _limits(capacity, timeout, retry)
     operator = AsyncWaitOperator(function, ordered=ordered, is_single=True, **limits)
@@ -116,7 +125,7 @@ def map_async_on(
 
 
 def lookup_on(
-    stream: DataStream,
+    stream: DataStream[Any],
     function: Any,
     key: Any,
     how: str,
@@ -129,7 +138,7 @@ def lookup_on(
     output_type: Any,
     *,
     ordered: bool,
-) -> DataStream:
+) -> DataStream[Any]:
     """See `DataStream.lookup`."""
     if how not in ("left", "inner"):
         message = f"a lookup is 'left' or 'inner'; got {how!r}"

@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from headrace.engine.connectors.sinks import SinkOperator
 from headrace.engine.connectors.sources import SourceOperator
 from headrace.engine.errors import HeadraceError, ProgramError
+from headrace.engine.functions.given import T1
 from headrace.engine.functions.operator import Operator
 from headrace.engine.graph.transformations import (
     OperatorKind,
@@ -69,20 +70,20 @@ _DATA, _TOTAL = "data", "total"
 _MAX_PART_BYTES = 128 << 20
 
 
-class CachedDataStream(DataStream):
+class CachedDataStream(DataStream[T1]):
     """A stream whose records are kept for the environment's next jobs. Made by ``cache``.
 
     Its settings are those of the operator in front of it: set them there.
     """
 
-    def __init__(self, stream: DataStream, caches: StreamCaches) -> None:
+    def __init__(self, stream: DataStream[T1], caches: StreamCaches) -> None:
         environment = stream.get_execution_environment()
         place = UnionTransformation(environment.new_id(), (stream.transformation,))
         super().__init__(environment, place, stream.hinted_type, stream.known_columns)
         self._kept = _Kept(place, stream.transformation, caches)
         caches.add(self._kept)
 
-    def cache(self) -> CachedDataStream:
+    def cache(self) -> CachedDataStream[T1]:
         """This stream itself."""
         return self
 
@@ -91,7 +92,7 @@ class CachedDataStream(DataStream):
         self._kept.forget()
 
 
-def cached(stream: DataStream, caches: StreamCaches) -> CachedDataStream:
+def cached(stream: DataStream[T1], caches: StreamCaches) -> CachedDataStream[T1]:
     """Have a stream kept.
 
     Raises:

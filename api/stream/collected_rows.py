@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Iterator
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from headrace.engine.errors import ClusterUnavailableError, InternalError, ProgramError
+from headrace.engine.functions.given import T1
 from headrace.engine.protocol.states import JobStatus
 from headrace.state.identifiers import OperatorId
 from headrace.state.open.values import Opaque
@@ -28,7 +29,7 @@ _END = object()
 """Behind the last row."""
 
 
-class CollectedRows(Iterator[Any]):
+class CollectedRows(Iterator[T1], Generic[T1]):
     """The records of a stream, as the job gives them; ends when the job does.
 
     A thread of its own fetches them, however slowly they are taken: a JobManager keeps what is not fetched only for a
@@ -44,7 +45,7 @@ class CollectedRows(Iterator[Any]):
         # What has arrived: lists of rows, at last `_END` or the error with which following the job ended.
         self._arrived: SimpleQueue[Any] = SimpleQueue()
         # Rows that have been taken from there and not yet given, oldest first.
-        self._rows: deque[Any] = deque()
+        self._rows: deque[T1] = deque()
         # How it ended, once that has been seen here.
         self._end: Any = None
         # Whether the environment that the job ran in has begun to close: there is nobody to ask from then on.
@@ -102,7 +103,7 @@ class CollectedRows(Iterator[Any]):
             raise InternalError(message)
         return self._client
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T1:
         while not self._rows:
             if self._end is _END:
                 raise StopIteration
@@ -115,7 +116,7 @@ class CollectedRows(Iterator[Any]):
                 self._end = arrived
         return self._rows.popleft()
 
-    def arrived(self) -> list[Any]:
+    def arrived(self) -> list[T1]:
         """Return what the job has given and was not taken yet; how it ends is told elsewhere."""
         self._take_arrived()
         if self._end is None and self._client is not None:
@@ -172,7 +173,7 @@ class CollectedRows(Iterator[Any]):
         """Have the reader be told so, behind what has arrived; unless the end of the job has, too."""
         self._arrived.put(_left_behind())
 
-    def __enter__(self) -> CollectedRows:
+    def __enter__(self) -> CollectedRows[T1]:
         return self
 
     def __exit__(

@@ -9,8 +9,8 @@ Source: PyFlink's ``ConnectedStreams``, ``BroadcastStream``, ``BroadcastConnecte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar, overload
 
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.cofunctions import (
@@ -19,7 +19,9 @@ from headrace.engine.functions.cofunctions import (
     KeyedCoProcessFunction,
 )
 from headrace.engine.functions.contract import Function
+from headrace.engine.functions.given import T1, T2
 from headrace.engine.functions.operator import Operator
+from headrace.engine.functions.side_outputs import Tagged
 from headrace.engine.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
 from headrace.engine.operators.connected import (
     CoFlatMapOperator,
@@ -33,20 +35,24 @@ from headrace.state.keyed.descriptors import MapStateDescriptor
 
 from ..arguments.checks import key_selector_of, require_instance
 from ..arguments.data_types import TypeInformation, infer_output_type
+from ..arguments.function_shapes import CoFlatMaps, CoMaps, ProcessesBroadcast, ProcessesTwo
 from .data_stream import DataStream
 from .keyed_stream import KeyedStream
 
 __all__ = ["BroadcastConnectedStream", "BroadcastStream", "ConnectedStreams"]
 
+_New = TypeVar("_New")
+_Other = TypeVar("_Other")
 
-class ConnectedStreams:
+
+class ConnectedStreams(Generic[T1, T2]):
     """Two streams, to be given a function of both. Made by ``connect``."""
 
-    def __init__(self, first: DataStream, second: DataStream) -> None:
+    def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
         self._first = first
         self._second = second
 
-    def key_by(self, key_selector1: Any, key_selector2: Any) -> ConnectedStreams:
+    def key_by(self, key_selector1: Any, key_selector2: Any) -> ConnectedStreams[T1, T2]:
         """Partition both streams by key, so that a key's records of both meet in one subtask and share state.
 
         Args:
@@ -57,7 +63,15 @@ class ConnectedStreams:
         second = KeyedStream(self._second, key_selector_of("key_by", [key_selector2]))
         return ConnectedStreams(first, second)
 
-    def map(self, func: Any, output_type: Any = None) -> DataStream:
+    @overload
+    def map(self, func: CoMaps[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
+
+    @overload
+    def map(
+        self, func: tuple[Callable[[T1], _New], Callable[[T2], _Other]], output_type: Any = None
+    ) -> DataStream[_New | _Other]: ...
+
+    def map(self, func: Any, output_type: Any = None) -> DataStream[Any]:
         """Turn each record of either stream into another.
 
         Args:
@@ -67,7 +81,17 @@ class ConnectedStreams:
         operator = self._keyed(KeyedCoMapOperator, func) or CoMapOperator(func)
         return self._apply("co-map", func, operator, output_type, ("map1", "map2"))
 
-    def flat_map(self, func: Any, output_type: Any = None) -> DataStream:
+    @overload
+    def flat_map(self, func: CoFlatMaps[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
+
+    @overload
+    def flat_map(
+        self,
+        func: tuple[Callable[[T1], Iterable[_New] | None], Callable[[T2], Iterable[_Other] | None]],
+        output_type: Any = None,
+    ) -> DataStream[_New | _Other]: ...
+
+    def flat_map(self, func: Any, output_type: Any = None) -> DataStream[Any]:
         """Turn each record of either stream into any number of others.
 
         Args:
@@ -79,7 +103,19 @@ class ConnectedStreams:
         operator = self._keyed(KeyedCoFlatMapOperator, func) or CoFlatMapOperator(func)
         return self._apply("co-flat_map", func, operator, output_type, methods)
 
-    def process(self, func: Any, output_type: Any = None) -> DataStream:
+    @overload
+    def process(self, func: ProcessesTwo[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
+
+    @overload
+    def process(
+        self,
+        func: tuple[
+            Callable[[T1, Any], Iterable[_New | Tagged] | None], Callable[[T2, Any], Iterable[_Other | Tagged] | None]
+        ],
+        output_type: Any = None,
+    ) -> DataStream[_New | _Other]: ...
+
+    def process(self, func: Any, output_type: Any = None) -> DataStream[Any]:
         """Run a function over both streams; if both are keyed, with the key's state and timers, shared by both.
 
         Args:
@@ -117,19 +153,19 @@ class ConnectedStreams:
 
     def _apply(
         self, name: str, func: Any, operator: Operator, output_type: Any, methods: tuple[str, str]
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         hinted = _hinted(func, methods, many=name != "co-map")
         description = f"{name} by {_name_of(func)}"
         return self._first.transform(name, operator, output_type, description, hinted, others=(self._second,))
 
 
-class BroadcastStream:
+class BroadcastStream(Generic[T1]):
     """A stream that every subtask gets in full, with the states that it may change.
 
     Made by ``broadcast(descriptor, ...)``, to be connected to another stream.
     """
 
-    def __init__(self, stream: DataStream, descriptors: Sequence[MapStateDescriptor]) -> None:
+    def __init__(self, stream: DataStream[T1], descriptors: Sequence[MapStateDescriptor]) -> None:
         for descriptor in descriptors:
             require_instance("broadcast state is declared by a MapStateDescriptor", MapStateDescriptor, descriptor)
         names = [descriptor.name for descriptor in descriptors]
@@ -142,14 +178,26 @@ class BroadcastStream:
         self.descriptors = tuple(descriptors)
 
 
-class BroadcastConnectedStream:
+class BroadcastConnectedStream(Generic[T1, T2]):
     """A stream and a broadcast one, to be given a function of both. Made by ``connect``."""
 
-    def __init__(self, stream: DataStream, broadcast: BroadcastStream) -> None:
+    def __init__(self, stream: DataStream[T1], broadcast: BroadcastStream[T2]) -> None:
         self._stream = stream
         self._broadcast = broadcast
 
-    def process(self, func: Any, output_type: Any = None) -> DataStream:
+    @overload
+    def process(self, func: ProcessesBroadcast[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
+
+    @overload
+    def process(
+        self,
+        func: tuple[
+            Callable[[T1, Any], Iterable[_New | Tagged] | None], Callable[[T2, Any], Iterable[_Other | Tagged] | None]
+        ],
+        output_type: Any = None,
+    ) -> DataStream[_New | _Other]: ...
+
+    def process(self, func: Any, output_type: Any = None) -> DataStream[Any]:
         """Run a function over both streams: broadcast records change the broadcast state, all others read it.
 
         Args:

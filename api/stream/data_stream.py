@@ -17,17 +17,19 @@ Source: PyFlink's ``DataStream``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 
 from headrace.engine.columns.expressions import Expression
 from headrace.engine.connectors.contract import Sink
 from headrace.engine.errors import ProgramError
+from headrace.engine.functions.given import T1
+from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.life import refuse_life
 from headrace.engine.functions.operator import Operator
-from headrace.engine.functions.side_outputs import OutputTag
+from headrace.engine.functions.side_outputs import OutputTag, Tagged
 from headrace.engine.graph.transformations import (
     ChainingStrategy,
     OperatorKind,
@@ -69,6 +71,7 @@ from ..arguments.data_types import (
     schema_of,
     type_of,
 )
+from ..arguments.function_shapes import AsksOutside, Filters, FlatMaps, GetsKey, Maps, ProcessesElements
 from ..arguments.known_columns import check_union, columns_behind
 from .absent_names import absence_of
 from .collected_rows import CollectedRows
@@ -92,6 +95,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DataStream"]
 
+_New = TypeVar("_New")
+_Other = TypeVar("_Other")
 
 _NEEDS_KEY = frozenset(
     ("window", "count_window", "reduce", "sum", "min", "max", "min_by", "max_by", "interval_join", "temporal_join")
@@ -99,8 +104,12 @@ _NEEDS_KEY = frozenset(
 """Methods of a keyed stream that this one does not have."""
 
 
-class DataStream(OperatorSettings):
-    """A stream of records. Made by an environment's sources and by other streams' methods."""
+class DataStream(OperatorSettings, Generic[T1]):
+    """A stream of records. Made by an environment's sources and by other streams' methods.
+
+    Type checkers know of what type the records are (``DataStream[int]``), from collections and generators and by the
+    hints of functions from step to step; a record in columns is a ``dict``.
+    """
 
     def __init__(
         self,
@@ -116,13 +125,15 @@ class DataStream(OperatorSettings):
         # What the records are known to have, for checks before anything runs; None if nothing is known.
         self.known_columns = schema_of(hinted_type) if known_columns is None else known_columns
 
-    def __getattr__(self, name: str) -> Any:
-        message = absence_of(type(self).__name__, name)
-        if name in _NEEDS_KEY:
-            message = f"{name} needs a key; write key_by(...).{name}(...)"
-            if name in ("window", "count_window"):
-                message += f", or {name}_all(...) for windows over the whole stream, in one subtask"
-        raise AttributeError(message, name=name, obj=self)
+    if not TYPE_CHECKING:  # who checks types says himself that there is no such method
+
+        def __getattr__(self, name: str) -> Any:
+            message = absence_of(type(self).__name__, name)
+            if name in _NEEDS_KEY:
+                message = f"{name} needs a key; write key_by(...).{name}(...)"
+                if name in ("window", "count_window"):
+                    message += f", or {name}_all(...) for windows over the whole stream, in one subtask"
+            raise AttributeError(message, name=name, obj=self)
 
     def get_execution_environment(self) -> StreamExecutionEnvironment:
         """Return the environment that the stream belongs to."""
@@ -141,16 +152,19 @@ class DataStream(OperatorSettings):
 
     # ------------------------------------------------------------------------------------------------------- row by row
 
-    def map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+    def map(self, func: Callable[[T1], _New] | Maps[T1, _New], output_type: Any = None) -> DataStream[_New]:
         """Turn each record into another.
 
         Args:
             func: A callable or a MapFunction.
             output_type: The new records' type: checked, and columns are made of them.
         """
-        return self._apply("map", func, MapOperator(func), output_type, infer_output_type(func, "map"))
+        operator = MapOperator(func, self._keys_for(func))
+        return self._apply("map", func, operator, output_type, infer_output_type(func, "map"))
 
-    def flat_map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+    def flat_map(
+        self, func: Callable[[T1], Iterable[_New] | None] | FlatMaps[T1, _New], output_type: Any = None
+    ) -> DataStream[_New]:
         """Turn each record into any number of others: ``func`` yields or returns an iterable.
 
         Args:
@@ -158,16 +172,20 @@ class DataStream(OperatorSettings):
             output_type: The new records' type: checked, and columns are made of them.
         """
         hinted = infer_output_type(func, "flat_map", many=True)
-        return self._apply("flat_map", func, FlatMapOperator(func), output_type, hinted)
+        return self._apply("flat_map", func, FlatMapOperator(func, self._keys_for(func)), output_type, hinted)
 
-    def filter(self, func: Callable[[Any], bool] | Expression) -> DataStream:
+    def filter(self, func: Callable[[T1], bool] | Filters[T1] | Expression) -> DataStream[T1]:
         """Keep the records for which ``func`` is true: a callable, a FilterFunction, or an expression over columns."""
         if isinstance(func, Expression):
             operator = FilterColumns(func, schema_of(self.hinted_type))
             return self.transform("filter", operator, None, repr(func), self.hinted_type)
-        return self._same_records("filter", FilterOperator(func), described("filter", func))
+        return self._same_records("filter", FilterOperator(func, self._keys_for(func)), described("filter", func))
 
-    def process(self, func: Any, output_type: Any = None) -> DataStream:
+    def process(
+        self,
+        func: Callable[[T1, Any], Iterable[_New | Tagged] | None] | ProcessesElements[T1, _New],
+        output_type: Any = None,
+    ) -> DataStream[_New]:
         """Run a ProcessFunction: any number of records out, side outputs, access to timestamps.
 
         Args:
@@ -177,15 +195,37 @@ class DataStream(OperatorSettings):
         hinted = infer_output_type(func, "process_element", many=True)
         return self._apply("process", func, ProcessOperator(func), output_type, hinted)
 
+    @overload
     def map_async(
         self,
-        func: Callable[[Any], Any],
+        func: Callable[[T1], Awaitable[_New]] | AsksOutside[T1, _New],
         capacity: int = 100,
         timeout: Any = "30 s",
         ordered: bool = True,
         retry: AsyncRetryStrategy | None = None,
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[_New]: ...
+
+    @overload
+    def map_async(
+        self,
+        func: Callable[[T1], _New],
+        capacity: int = 100,
+        timeout: Any = "30 s",
+        ordered: bool = True,
+        retry: AsyncRetryStrategy | None = None,
+        output_type: Any = None,
+    ) -> DataStream[_New]: ...
+
+    def map_async(
+        self,
+        func: Any,
+        capacity: int = 100,
+        timeout: Any = "30 s",
+        ordered: bool = True,
+        retry: AsyncRetryStrategy | None = None,
+        output_type: Any = None,
+    ) -> DataStream[Any]:
         """Turn each record into another with the help of an outside system, many at once.
 
         Args:
@@ -214,7 +254,7 @@ class DataStream(OperatorSettings):
         ordered: bool = True,
         retry: AsyncRetryStrategy | None = None,
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         """Enrich each record with the rows that an outside table has for its key.
 
         Without ``join`` the fields of a row are added to the record's; records or rows that are no dicts give pairs.
@@ -239,7 +279,7 @@ class DataStream(OperatorSettings):
             self, func, key, how, cache, fields, join, capacity, timeout, retry, output_type, ordered=ordered
         )
 
-    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
+    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream[T1]:
         """Find event times and generate watermarks here, per subtask, instead of in the source."""
         require_instance("watermark_strategy must be a WatermarkStrategy", WatermarkStrategy, watermark_strategy)
         operator = TimestampsAndWatermarksOperator(watermark_strategy)
@@ -247,7 +287,7 @@ class DataStream(OperatorSettings):
 
     # ------------------------------------------------------------------------------------------------------- by columns
 
-    def select(self, *columns: str | Expression, **named: Any) -> DataStream:
+    def select(self, *columns: str | Expression, **named: Any) -> DataStream[dict[str, Any]]:
         """Make records of the given columns only: ``select("a", col("b"), c=col("b") * 2)``.
 
         Args:
@@ -258,7 +298,7 @@ class DataStream(OperatorSettings):
         operator = SelectColumns(chosen, input_schema=schema_of(self.hinted_type))
         return self.transform("select", operator, None, f"select {', '.join(chosen)}", None)
 
-    def with_columns(self, **named: Any) -> DataStream:
+    def with_columns(self, **named: Any) -> DataStream[dict[str, Any]]:
         """Keep all columns and add, or replace, the given ones: ``with_columns(total=col("price") * col("n"))``."""
         if not named:
             message = "with_columns needs at least one column"
@@ -266,7 +306,7 @@ class DataStream(OperatorSettings):
         operator = SelectColumns.with_columns(named, schema_of(self.hinted_type))
         return self.transform("with_columns", operator, None, f"with columns {', '.join(named)}", None)
 
-    def project(self, *field_indexes: int) -> DataStream:
+    def project(self, *field_indexes: int) -> DataStream[tuple[Any, ...]]:
         """Make tuples of some fields of tuples.
 
         Args:
@@ -278,7 +318,7 @@ class DataStream(OperatorSettings):
         func, output_type = projection(field_indexes, self.get_type())
         return self._apply("project", func, MapOperator(func), output_type, None)
 
-    def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+    def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream[Any]:
         """Turn whole record batches (``pyarrow.RecordBatch``) into others.
 
         Args:
@@ -293,7 +333,7 @@ class DataStream(OperatorSettings):
 
     # -------------------------------------------------------------------------------------------------- several streams
 
-    def union(self, *streams: DataStream) -> DataStream:
+    def union(self, *streams: DataStream[_Other]) -> DataStream[T1 | _Other]:
         """Unite this stream with others: all their records, in no order between them."""
         for stream in streams:
             self._require_combinable("union takes streams", stream)
@@ -307,12 +347,14 @@ class DataStream(OperatorSettings):
         return DataStream(self._environment, union, hinted.pop() if len(hinted) == 1 else None, known)
 
     @overload
-    def connect(self, other: DataStream) -> ConnectedStreams: ...
+    def connect(self, other: DataStream[_Other]) -> ConnectedStreams[T1, _Other]: ...
 
     @overload
-    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+    def connect(self, other: BroadcastStream[_Other]) -> BroadcastConnectedStream[T1, _Other]: ...
 
-    def connect(self, other: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+    def connect(
+        self, other: DataStream[_Other] | BroadcastStream[_Other]
+    ) -> ConnectedStreams[T1, _Other] | BroadcastConnectedStream[T1, _Other]:
         """Put one operator behind this stream and another, which may be of another type.
 
         Args:
@@ -326,7 +368,7 @@ class DataStream(OperatorSettings):
         self._require_combinable("connect takes a stream or a broadcast stream", other)
         return ConnectedStreams(self, other)
 
-    def join(self, other: DataStream) -> JoinedStreams:
+    def join(self, other: DataStream[_Other]) -> JoinedStreams[T1, _Other]:
         """Pair the records of both streams that have one key and fall in one window.
 
         ``a.join(b).where(key of a).equal_to(key of b).window(assigner).apply(function)``.
@@ -336,7 +378,7 @@ class DataStream(OperatorSettings):
         self._require_combinable("join takes a stream", other)
         return JoinedStreams(self, other)
 
-    def co_group(self, other: DataStream) -> CoGroupedStreams:
+    def co_group(self, other: DataStream[_Other]) -> CoGroupedStreams[T1, _Other]:
         """As `join`, but the function gets all records of a key and window at once: those of this stream, the other's.
 
         So it also learns of records that have no partner: ``co_group`` makes outer joins.
@@ -346,7 +388,13 @@ class DataStream(OperatorSettings):
         self._require_combinable("co_group takes a stream", other)
         return CoGroupedStreams(self, other)
 
-    def get_side_output(self, output_tag: OutputTag | str) -> DataStream:
+    @overload
+    def get_side_output(self, output_tag: OutputTag[_New]) -> DataStream[_New]: ...
+
+    @overload
+    def get_side_output(self, output_tag: str) -> DataStream[Any]: ...
+
+    def get_side_output(self, output_tag: OutputTag[Any] | str) -> DataStream[Any]:
         """Return the records that this operator emits to a side output.
 
         Args:
@@ -356,7 +404,7 @@ class DataStream(OperatorSettings):
         side_output = SideOutputTransformation(self._environment.new_id(), operator, tag_id_of(output_tag))
         return DataStream(self._environment, side_output)
 
-    def cache(self) -> CachedDataStream:
+    def cache(self) -> CachedDataStream[T1]:
         """Keep the records for the next jobs of the environment, so that they need not be computed again.
 
         The first job that computes the stream and finishes writes it down, with event times, beside its checkpoints or
@@ -369,7 +417,7 @@ class DataStream(OperatorSettings):
         """
         return self._environment.cached(self)
 
-    def iterate(self, max_wait_time: Any = None) -> IterativeStream:
+    def iterate(self, max_wait_time: Any = None) -> IterativeStream[T1]:
         """Begin a loop: records of this stream, and those that its ``close_with`` sends back, flow through its body.
 
         Args:
@@ -383,7 +431,7 @@ class DataStream(OperatorSettings):
 
     # ----------------------------------------------------------------------------------------------------- partitioning
 
-    def key_by(self, *key: Any) -> KeyedStream:
+    def key_by(self, *key: Callable[[T1], Any] | GetsKey[T1] | KeySelector | str | int | Expression) -> KeyedStream[T1]:
         """Partition by key: all records of one key go to one subtask, in which they share state.
 
         Args:
@@ -394,14 +442,14 @@ class DataStream(OperatorSettings):
 
         return KeyedStream(self, key_selector_of("key_by", key))
 
-    def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream:
+    def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1]:
         """Cut the whole stream into windows, without a key and in one subtask."""
         require_instance("window_all takes a window assigner", WindowAssigner, window_assigner)
         from .all_windowed_stream import AllWindowedStream
 
         return AllWindowedStream(self, window_assigner)
 
-    def count_window_all(self, size: int, slide: int | None = None) -> AllWindowedStream:
+    def count_window_all(self, size: int, slide: int | None = None) -> AllWindowedStream[T1]:
         """Cut the whole stream into windows of ``size`` records, every ``slide`` (default ``size``), in one subtask."""
         whole("size", size, 1, None)
         if slide is not None:
@@ -410,25 +458,25 @@ class DataStream(OperatorSettings):
 
         return AllWindowedStream(self, CountWindows.of(size, slide))
 
-    def rebalance(self) -> DataStream:
+    def rebalance(self) -> DataStream[T1]:
         """Deal records out evenly over all subtasks of the next operator, in turn."""
         return self._partitioned(RebalancePartitioner())
 
-    def rescale(self) -> DataStream:
+    def rescale(self) -> DataStream[T1]:
         """Deal records out in turn over a share of the next operator's subtasks."""
         return self._partitioned(RescalePartitioner())
 
-    def shuffle(self) -> DataStream:
+    def shuffle(self) -> DataStream[T1]:
         """Deal records out evenly at random."""
         return self._partitioned(ShufflePartitioner())
 
     @overload
-    def broadcast(self) -> DataStream: ...
+    def broadcast(self) -> DataStream[T1]: ...
 
     @overload
-    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream: ...
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream[T1]: ...
 
-    def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream | BroadcastStream:
+    def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream[T1] | BroadcastStream[T1]:
         """Send each record to all subtasks of the next operator.
 
         Args:
@@ -442,15 +490,15 @@ class DataStream(OperatorSettings):
 
         return BroadcastStream(broadcast, descriptors)
 
-    def global_(self) -> DataStream:
+    def global_(self) -> DataStream[T1]:
         """Send all records to the first subtask of the next operator."""
         return self._partitioned(GlobalPartitioner())
 
-    def forward(self) -> DataStream:
+    def forward(self) -> DataStream[T1]:
         """Send the records of each subtask to the next operator's subtask of the same number."""
         return self._partitioned(ForwardPartitioner())
 
-    def partition_custom(self, partitioner: Any, key_selector: Any) -> DataStream:
+    def partition_custom(self, partitioner: Any, key_selector: Any) -> DataStream[T1]:
         """Let a function choose the subtask.
 
         Args:
@@ -468,12 +516,12 @@ class DataStream(OperatorSettings):
 
     # ---------------------------------------------------------------------------------------------- placement, chaining
 
-    def start_new_chain(self) -> DataStream:
+    def start_new_chain(self) -> DataStream[T1]:
         """Do not chain this operator to what feeds it; what it feeds may be chained to it."""
         self._operator("chaining").chaining = ChainingStrategy.HEAD
         return self
 
-    def co_locate_with(self, other: DataStream) -> DataStream:
+    def co_locate_with(self, other: DataStream[Any]) -> DataStream[T1]:
         """Run subtask i of this operator in the slot that runs subtask i of the other's (``CoLocationGroup``)."""
         mine, theirs = self._operator("co-location"), other._operator("co-location")
         if other._environment is not self._environment:
@@ -504,7 +552,18 @@ class DataStream(OperatorSettings):
 
         return sink_of(self, PrintSink(sink_identifier or ""), "print")
 
-    def execute_and_collect(self, job_name: str | None = None, limit: int | None = None) -> Any:
+    @overload
+    def execute_and_collect(self, job_name: str | None = None, limit: None = None) -> CollectedRows[T1]: ...
+
+    @overload
+    def execute_and_collect(self, job_name: str | None = None, *, limit: int) -> list[T1]: ...
+
+    @overload
+    def execute_and_collect(self, job_name: str | None, limit: int) -> list[T1]: ...
+
+    def execute_and_collect(
+        self, job_name: str | None = None, limit: int | None = None
+    ) -> CollectedRows[T1] | list[T1]:
         """Run the program and give back this stream's records.
 
         Args:
@@ -520,7 +579,7 @@ class DataStream(OperatorSettings):
         """
         if limit is not None:
             whole("limit", limit, 1, None)
-        rows = CollectedRows()
+        rows: CollectedRows[T1] = CollectedRows()
         from ..connectors.collect import CollectSink
 
         sink = sink_of(self, CollectSink(), "collect", keep_parallelism=True)
@@ -552,7 +611,7 @@ class DataStream(OperatorSettings):
         require_notebook()
         with self._environment.changed_apart():
             self._environment.set_progress_listener(lambda view: None)  # what one looks at is the records
-            rows: CollectedRows = self.execute_and_collect(job_name or "live")
+            rows = self.execute_and_collect(job_name or "live")
         return rows.live(limit)
 
     def _repr_html_(self) -> str:
@@ -562,12 +621,16 @@ class DataStream(OperatorSettings):
 
     # --------------------------------------------------------------------------------------------------------- internal
 
+    def _keys_for(self, func: Any) -> KeySelector | None:
+        """By what a function of this stream has keyed state; None if it has none."""
+        return None
+
     def _apply(
         self, name: str, func: Any, operator: Operator, output_type: Any, hinted: TypeInformation | None
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         return self.transform(name, operator, output_type, described(name, func), hinted)
 
-    def _same_records(self, name: str, operator: Operator, description: str | None) -> DataStream:
+    def _same_records(self, name: str, operator: Operator, description: str | None) -> DataStream[T1]:
         """Put an operator behind this stream that gives records as they come."""
         return self.transform(name, operator, None, description, self.hinted_type, known_columns=self.known_columns)
 
@@ -579,10 +642,10 @@ class DataStream(OperatorSettings):
         description: str | None = None,
         hinted: TypeInformation | None = None,
         *,
-        others: Sequence[DataStream] = (),
+        others: Sequence[DataStream[Any]] = (),
         keep_parallelism: bool = False,
         known_columns: pa.Schema | None = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         """Put an operator behind this stream: what every method here comes down to.
 
         Args:
@@ -627,6 +690,6 @@ class DataStream(OperatorSettings):
             message = "streams of different environments cannot be combined"
             raise ProgramError(message)
 
-    def _partitioned(self, partitioner: Partitioner) -> DataStream:
+    def _partitioned(self, partitioner: Partitioner) -> DataStream[T1]:
         partition = PartitionTransformation(self._environment.new_id(), self.transformation, partitioner)
         return DataStream(self._environment, partition, self.hinted_type, self.known_columns)

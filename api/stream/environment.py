@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from headrace.engine.checkpoint.restore_check import RestoreReport
 from headrace.engine.connectors.contract import Source
@@ -79,11 +79,14 @@ from .environment_settings import (
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
 
+    from ..connectors.datagen import GeneratorSource
     from ..rest.client import RestClient
     from .cached_stream import CachedDataStream, StreamCaches
     from .data_stream import DataStream
 
 __all__ = ["StreamExecutionEnvironment"]
+
+_Record = TypeVar("_Record")
 
 _ACTOR_SYSTEMS = ("ray", "local", "sim")
 _OWN_OPTIONS = ("cluster_name", "detached", "parallelism", "seed")
@@ -123,8 +126,10 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         # Those of jobs that were submitted: they are told when the environment is closed.
         self._followed: weakref.WeakSet[CollectedRows] = weakref.WeakSet()
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(absence_of("StreamExecutionEnvironment", name), name=name, obj=self)
+    if not TYPE_CHECKING:  # who checks types says himself that there is no such method
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(absence_of("StreamExecutionEnvironment", name), name=name, obj=self)
 
     # ------------------------------------------------------------------------------------------------------- making one
 
@@ -177,13 +182,31 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
     # ---------------------------------------------------------------------------------------------------------- sources
 
+    @overload
+    def from_source(
+        self,
+        source: GeneratorSource[_Record],
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "source",
+        type_info: Any = None,
+    ) -> DataStream[_Record]: ...
+
+    @overload
     def from_source(
         self,
         source: Source,
         watermark_strategy: WatermarkStrategy | None = None,
         source_name: str = "source",
         type_info: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]: ...
+
+    def from_source(
+        self,
+        source: Source,
+        watermark_strategy: WatermarkStrategy | None = None,
+        source_name: str = "source",
+        type_info: Any = None,
+    ) -> DataStream[Any]:
         """Read a source.
 
         Args:
@@ -204,7 +227,13 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         check_source(source, source_name)
         return self._add_source(SourceOperator(source, strategy), source_name, type_info)
 
-    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
+    @overload
+    def from_collection(self, collection: Iterable[_Record], type_info: None = None) -> DataStream[_Record]: ...
+
+    @overload
+    def from_collection(self, collection: Any, type_info: Any) -> DataStream[Any]: ...
+
+    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream[Any]:
         """Read the elements of a collection, in order, in one subtask.
 
         Args:
@@ -217,11 +246,17 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         operator = SourceOperator(CollectionSource(collection, schema), WatermarkStrategy.no_watermarks())
         return self._add_source(operator, "collection", None, is_parallel=False)
 
-    def from_elements(self, *elements: Any, type_info: Any = None) -> DataStream:
+    @overload
+    def from_elements(self, *elements: _Record, type_info: None = None) -> DataStream[_Record]: ...
+
+    @overload
+    def from_elements(self, *elements: Any, type_info: Any) -> DataStream[Any]: ...
+
+    def from_elements(self, *elements: Any, type_info: Any = None) -> DataStream[Any]:
         """Read the given elements, in order, in one subtask."""
         return self.from_collection(elements, type_info)
 
-    def from_sequence(self, from_: int, to: int) -> DataStream:
+    def from_sequence(self, from_: int, to: int) -> DataStream[int]:
         """Read the whole numbers from one to another, both included, in parallel.
 
         Each subtask gets numbers in ascending order; between subtasks there is none.
@@ -239,7 +274,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         operator = SourceOperator(source, WatermarkStrategy.no_watermarks())
         return self._add_source(operator, f"sequence {from_} to {to}", Types.LONG())
 
-    def read_text_file(self, file_path: str | os.PathLike[str], charset_name: str = "UTF-8") -> DataStream:
+    def read_text_file(self, file_path: str | os.PathLike[str], charset_name: str = "UTF-8") -> DataStream[str]:
         """Read text files, exactly once; every line is a record, without its line end.
 
         For more than one file, for compressed or followed ones and bad bytes there is `FileSource.text`, which this is.
@@ -256,7 +291,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         operator = SourceOperator(FileSource.text(file_path, charset_name), WatermarkStrategy.no_watermarks())
         return self._add_source(operator, f"text of {os.fspath(file_path)}", Types.STRING())
 
-    def socket_text_stream(self, host: str, port: int) -> DataStream:
+    def socket_text_stream(self, host: str, port: int) -> DataStream[str]:
         """Read lines of text from a socket, in one subtask.
 
         A socket cannot be rewound: lines in flight at a failure are lost.
@@ -266,7 +301,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         operator = SourceOperator(SocketTextSource(host, port), WatermarkStrategy.no_watermarks())
         return self._add_source(operator, f"socket {host}:{port}", None, is_parallel=False)
 
-    def _add_source(self, operator: Operator, name: str, type_info: Any, *, is_parallel: bool = True) -> DataStream:
+    def _add_source(
+        self, operator: Operator, name: str, type_info: Any, *, is_parallel: bool = True
+    ) -> DataStream[Any]:
         from .data_stream import DataStream
 
         transformation = OperatorTransformation(
@@ -293,7 +330,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         """Make an operator part of the program; called by the stream classes. Sources are found from what they feed."""
         self._transformations.append(transformation)
 
-    def cached(self, stream: DataStream) -> CachedDataStream:
+    def cached(self, stream: DataStream[_Record]) -> CachedDataStream[_Record]:
         """Keep a stream's records for the next jobs; called by ``cache``."""
         from .cached_stream import StreamCaches, cached
 

@@ -20,9 +20,10 @@ Headrace's own, see ``headrace.engine.task.loop_head``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.engine.errors import ConfigurationError, ProgramError
+from headrace.engine.functions.given import T1
 from headrace.engine.graph.transformations import IterationTransformation, OperatorKind, is_behind
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.task.loop_head import IterationHead
@@ -32,8 +33,10 @@ from .data_stream import DataStream
 
 __all__ = ["IterativeStream"]
 
+_Feedback = TypeVar("_Feedback", bound=DataStream[Any])
 
-class IterativeStream(DataStream):
+
+class IterativeStream(DataStream[T1]):
     """The beginning of a loop's body; made by `DataStream.iterate`.
 
     Args:
@@ -41,7 +44,7 @@ class IterativeStream(DataStream):
         max_wait_time: As in `DataStream.iterate`.
     """
 
-    def __init__(self, stream: DataStream, max_wait_time: Any = None) -> None:
+    def __init__(self, stream: DataStream[T1], max_wait_time: Any = None) -> None:
         max_wait_ms = None if max_wait_time is None else parse_duration_ms(max_wait_time)
         if max_wait_ms is not None and max_wait_ms < 1:
             message = f"max_wait_time must be at least 1 ms; got {max_wait_time!r}"
@@ -59,7 +62,7 @@ class IterativeStream(DataStream):
         super().__init__(environment, head, stream.hinted_type)
         self._head = head
 
-    def close_with(self, feedback_stream: DataStream) -> DataStream:
+    def close_with(self, feedback_stream: _Feedback) -> _Feedback:
         """Send a stream back to the beginning of the loop; may be called several times, then all of them come back.
 
         Args:

@@ -8,12 +8,14 @@ is Headrace's own form of SQL's ``FOR SYSTEM_TIME AS OF``.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, overload
 
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.cofunctions import FlatJoinFunction
+from headrace.engine.functions.given import T1, T2
 from headrace.engine.functions.keys import KeySelector
-from headrace.engine.functions.side_outputs import OutputTag
+from headrace.engine.functions.side_outputs import OutputTag, Tagged
 from headrace.engine.joins.interval import IntervalJoinOperator
 from headrace.engine.joins.temporal import TemporalJoinOperator
 from headrace.engine.joins.window import CoGroupWindowFunction, JoinWindowFunction, WindowCoGroupOperator
@@ -22,6 +24,7 @@ from headrace.engine.windows.assigners import WindowAssigner
 
 from ..arguments.checks import described, key_selector_of, require_instance, tag_id_of
 from ..arguments.data_types import TypeInformation, infer_output_type
+from ..arguments.function_shapes import CoGroups, Joins, ProcessesPairs
 from .data_stream import DataStream
 from .keyed_stream import KeyedStream
 
@@ -37,16 +40,17 @@ __all__ = [
     "WindowedJoin",
 ]
 
-_Windowed = TypeVar("_Windowed", bound="_WindowedPair")
+_Windowed = TypeVar("_Windowed", bound="_WindowedPair[Any, Any]")
+_New = TypeVar("_New")
 
 
 # ----------------------------------------------------------------------------------------------------- joins in windows
 
 
-class _WindowedPair:
+class _WindowedPair(Generic[T1, T2]):
     """Two keyed streams and their common windows."""
 
-    def __init__(self, first: KeyedStream, second: KeyedStream, assigner: WindowAssigner) -> None:
+    def __init__(self, first: KeyedStream[T1], second: KeyedStream[T2], assigner: WindowAssigner) -> None:
         self._first = first
         self._second = second
         self._assigner = assigner
@@ -78,7 +82,7 @@ class _WindowedPair:
 
     def _transform(
         self, name: str, func: Any, window_function: Any, output_type: Any, hinted: TypeInformation | None
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         first, second = self._first, self._second
         operator = WindowCoGroupOperator(
             first.key_selector, second.key_selector, self._assigner, window_function, **self._options
@@ -87,10 +91,18 @@ class _WindowedPair:
         return first.transform(name, operator, output_type, description, hinted, others=(second,))
 
 
-class WindowedJoin(_WindowedPair):
+class WindowedJoin(_WindowedPair[T1, T2]):
     """A window join, to be given a function."""
 
-    def apply(self, function: Any, output_type: Any = None) -> DataStream:
+    @overload
+    def apply(self, function: FlatJoinFunction[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
+
+    @overload
+    def apply(
+        self, function: Callable[[T1, T2], _New] | Joins[T1, T2, _New], output_type: Any = None
+    ) -> DataStream[_New]: ...
+
+    def apply(self, function: Any, output_type: Any = None) -> DataStream[Any]:
         """Call a function for each pair of records of a key and window.
 
         Args:
@@ -102,10 +114,14 @@ class WindowedJoin(_WindowedPair):
         return self._transform("join", function, JoinWindowFunction(function), output_type, hinted)
 
 
-class WindowedCoGroup(_WindowedPair):
+class WindowedCoGroup(_WindowedPair[T1, T2]):
     """A co-group, to be given a function."""
 
-    def apply(self, function: Any, output_type: Any = None) -> DataStream:
+    def apply(
+        self,
+        function: Callable[[list[T1], list[T2]], Iterable[_New] | None] | CoGroups[_New],
+        output_type: Any = None,
+    ) -> DataStream[_New]:
         """Call a function with all records of a key and window.
 
         Args:
@@ -116,13 +132,13 @@ class WindowedCoGroup(_WindowedPair):
         return self._transform("co_group", function, CoGroupWindowFunction(function), output_type, hinted)
 
 
-_Pair = TypeVar("_Pair", bound=_WindowedPair)
+_Pair = TypeVar("_Pair", bound=_WindowedPair[Any, Any])
 
 
 class EqualTo(Generic[_Pair]):
     """Both streams with their keys, to be given windows."""
 
-    def __init__(self, first: KeyedStream, second: KeyedStream, kind: type[_Pair]) -> None:
+    def __init__(self, first: KeyedStream[Any], second: KeyedStream[Any], kind: type[_Pair]) -> None:
         self._first = first
         self._second = second
         self._kind = kind
@@ -136,7 +152,7 @@ class EqualTo(Generic[_Pair]):
 class Where(Generic[_Pair]):
     """Both streams and the first one's key."""
 
-    def __init__(self, first: DataStream, keys: KeySelector, second: DataStream, kind: type[_Pair]) -> None:
+    def __init__(self, first: DataStream[Any], keys: KeySelector, second: DataStream[Any], kind: type[_Pair]) -> None:
         self._first = first
         self._keys = keys
         self._second = second
@@ -148,26 +164,26 @@ class Where(Generic[_Pair]):
         return EqualTo(KeyedStream(self._first, self._keys), second, self._kind)
 
 
-class JoinedStreams:
+class JoinedStreams(Generic[T1, T2]):
     """Two streams to be joined by key and window. Made by ``join``."""
 
-    def __init__(self, first: DataStream, second: DataStream) -> None:
+    def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
         self._first = first
         self._second = second
 
-    def where(self, *key: Any) -> Where[WindowedJoin]:
+    def where(self, *key: Any) -> Where[WindowedJoin[T1, T2]]:
         """Give the first stream's key, as in ``key_by``."""
         return Where(self._first, key_selector_of("where", key), self._second, WindowedJoin)
 
 
-class CoGroupedStreams:
+class CoGroupedStreams(Generic[T1, T2]):
     """Two streams to be grouped by key and window. Made by ``co_group``."""
 
-    def __init__(self, first: DataStream, second: DataStream) -> None:
+    def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
         self._first = first
         self._second = second
 
-    def where(self, *key: Any) -> Where[WindowedCoGroup]:
+    def where(self, *key: Any) -> Where[WindowedCoGroup[T1, T2]]:
         """Give the first stream's key, as in ``key_by``."""
         return Where(self._first, key_selector_of("where", key), self._second, WindowedCoGroup)
 
@@ -175,14 +191,14 @@ class CoGroupedStreams:
 # -------------------------------------------------------------------------------------------------- joins in event time
 
 
-class IntervalJoin:
+class IntervalJoin(Generic[T1, T2]):
     """Two keyed streams to be joined by nearness in event time. Made by ``interval_join``."""
 
-    def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
+    def __init__(self, left: KeyedStream[T1], right: KeyedStream[T2]) -> None:
         self._left = left
         self._right = right
 
-    def between(self, lower_bound: Any, upper_bound: Any) -> IntervalJoined:
+    def between(self, lower_bound: Any, upper_bound: Any) -> IntervalJoined[T1, T2]:
         """Pair a left record at time ``t`` with right records from ``t + lower_bound`` to ``t + upper_bound``.
 
         Args:
@@ -201,10 +217,10 @@ class IntervalJoin:
         return IntervalJoined(self._left, self._right, lower_ms, upper_ms)
 
 
-class IntervalJoined:
+class IntervalJoined(Generic[T1, T2]):
     """An interval join with its bounds, to be given a function."""
 
-    def __init__(self, left: KeyedStream, right: KeyedStream, lower_ms: int, upper_ms: int) -> None:
+    def __init__(self, left: KeyedStream[T1], right: KeyedStream[T2], lower_ms: int, upper_ms: int) -> None:
         self._left = left
         self._right = right
         self._bounds_ms = (lower_ms, upper_ms)
@@ -214,27 +230,31 @@ class IntervalJoined:
         self._left_late_tag: str | None = None
         self._right_late_tag: str | None = None
 
-    def lower_bound_exclusive(self) -> IntervalJoined:
+    def lower_bound_exclusive(self) -> IntervalJoined[T1, T2]:
         """Leave out right records exactly at the lower bound."""
         self._is_lower_exclusive = True
         return self
 
-    def upper_bound_exclusive(self) -> IntervalJoined:
+    def upper_bound_exclusive(self) -> IntervalJoined[T1, T2]:
         """Leave out right records exactly at the upper bound."""
         self._is_upper_exclusive = True
         return self
 
-    def side_output_left_late_data(self, output_tag: OutputTag | str) -> IntervalJoined:
+    def side_output_left_late_data(self, output_tag: OutputTag | str) -> IntervalJoined[T1, T2]:
         """Send left records behind the watermark to a side output instead of dropping them."""
         self._left_late_tag = tag_id_of(output_tag)
         return self
 
-    def side_output_right_late_data(self, output_tag: OutputTag | str) -> IntervalJoined:
+    def side_output_right_late_data(self, output_tag: OutputTag | str) -> IntervalJoined[T1, T2]:
         """Send right records behind the watermark to a side output instead of dropping them."""
         self._right_late_tag = tag_id_of(output_tag)
         return self
 
-    def process(self, process_join_function: Any, output_type: Any = None) -> DataStream:
+    def process(
+        self,
+        process_join_function: (Callable[[T1, T2, Any], Iterable[_New | Tagged] | None] | ProcessesPairs[T1, T2, _New]),
+        output_type: Any = None,
+    ) -> DataStream[_New]:
         """Call a function for each pair; what it gives has the later of the pair's event times.
 
         Args:
@@ -262,10 +282,10 @@ class IntervalJoined:
         return self._left.transform("interval join", operator, output_type, description, hinted, others=(self._right,))
 
 
-class TemporalJoin:
+class TemporalJoin(Generic[T1, T2]):
     """A stream and the versions it is to be joined with. Made by ``temporal_join``."""
 
-    def __init__(self, left: KeyedStream, versions: KeyedStream, how: str) -> None:
+    def __init__(self, left: KeyedStream[T1], versions: KeyedStream[T2], how: str) -> None:
         if how not in ("inner", "left"):
             message = f"a temporal join is 'inner' or 'left'; got {how!r}"
             raise ProgramError(message)
@@ -275,7 +295,7 @@ class TemporalJoin:
         # Where late left records go; None drops and counts them.
         self._late_tag: str | None = None
 
-    def side_output_late_data(self, output_tag: OutputTag | str) -> TemporalJoin:
+    def side_output_late_data(self, output_tag: OutputTag | str) -> TemporalJoin[T1, T2]:
         """Send records whose event time the watermark had passed when they came to a side output, not dropping them.
 
         What was valid at their time may have been forgotten. Late versions are not lost: they are valid for what is
@@ -284,7 +304,15 @@ class TemporalJoin:
         self._late_tag = tag_id_of(output_tag)
         return self
 
-    def apply(self, function: Any, output_type: Any = None) -> DataStream:
+    @overload
+    def apply(self, function: FlatJoinFunction[T1, Any, _New], output_type: Any = None) -> DataStream[_New]: ...
+
+    @overload
+    def apply(
+        self, function: Callable[[T1, Any], _New] | Joins[T1, Any, _New], output_type: Any = None
+    ) -> DataStream[_New]: ...
+
+    def apply(self, function: Any, output_type: Any = None) -> DataStream[Any]:
         """Call a function with each record and its version.
 
         Args:

@@ -8,25 +8,26 @@ Source: PyFlink's ``KeyedStream``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.contract import Function
+from headrace.engine.functions.given import T1
 from headrace.engine.functions.keys import KeySelector
+from headrace.engine.functions.side_outputs import Tagged
 from headrace.engine.graph.transformations import PartitionTransformation
 from headrace.engine.operators.exchange import HashPartitioner, Partitioner
 from headrace.engine.operators.field_reducer import FieldReducer
 from headrace.engine.operators.process import KeyedProcessOperator, KeyedReduceOperator
-from headrace.engine.operators.row_operators import FilterOperator, FlatMapOperator, MapOperator
 from headrace.engine.windows.assigners import CountWindows, WindowAssigner
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 from headrace.state.keyed.kinds import StateDescriptor
 
 from ..arguments.checks import described, field_of, require_instance, whole
 from ..arguments.data_types import infer_output_type
+from ..arguments.function_shapes import ProcessesElements, Reduces
 from ..arguments.known_columns import check_fields
 from .data_stream import DataStream
 from .field_folds import FieldFolds
@@ -38,15 +39,18 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyedStream"]
 
+_New = TypeVar("_New")
+_Other = TypeVar("_Other")
 
-class KeyedStream(FieldFolds[DataStream], DataStream):
+
+class KeyedStream(FieldFolds[DataStream[T1]], DataStream[T1]):
     """A stream partitioned by key. `map`, `filter` and the like keep the partitioning but give streams without key.
 
     A MapFunction, FlatMapFunction or FilterFunction given to them has keyed state, by its runtime context; plain
     callables have no way to it, so nothing is done for them.
     """
 
-    def __init__(self, stream: DataStream, key_selector: KeySelector) -> None:
+    def __init__(self, stream: DataStream[T1], key_selector: KeySelector) -> None:
         environment = stream.get_execution_environment()
         partition = PartitionTransformation(environment.new_id(), stream.transformation, HashPartitioner(key_selector))
         check_fields("key_by", key_selector.field_names or (), stream.known_columns)
@@ -55,24 +59,14 @@ class KeyedStream(FieldFolds[DataStream], DataStream):
         self._upstream = stream
         self.key_selector = key_selector
 
-    def map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
-        operator = MapOperator(func, self._selector_for(func))
-        return self._apply("map", func, operator, output_type, infer_output_type(func, "map"))
-
-    def flat_map(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
-        operator = FlatMapOperator(func, self._selector_for(func))
-        hinted = infer_output_type(func, "flat_map", many=True)
-        return self._apply("flat_map", func, operator, output_type, hinted)
-
-    def filter(self, func: Callable[[Any], bool] | Expression) -> DataStream:
-        if isinstance(func, Expression):
-            return super().filter(func)
-        return self._same_records("filter", FilterOperator(func, self._selector_for(func)), described("filter", func))
-
-    def _selector_for(self, func: Any) -> KeySelector | None:
+    def _keys_for(self, func: Any) -> KeySelector | None:
         return self.key_selector if isinstance(func, Function) else None
 
-    def process(self, func: Any, output_type: Any = None) -> DataStream:
+    def process(
+        self,
+        func: Callable[[T1, Any], Iterable[_New | Tagged] | None] | ProcessesElements[T1, _New],
+        output_type: Any = None,
+    ) -> DataStream[_New]:
         """Run a KeyedProcessFunction, with state and timers of the current key.
 
         Args:
@@ -82,7 +76,7 @@ class KeyedStream(FieldFolds[DataStream], DataStream):
         hinted = infer_output_type(func, "process_element", many=True)
         return self._apply("process", func, KeyedProcessOperator(self.key_selector, func), output_type, hinted)
 
-    def reduce(self, func: Callable[[Any, Any], Any]) -> DataStream:
+    def reduce(self, func: Callable[[T1, T1], T1] | Reduces[T1]) -> DataStream[T1]:
         """Combine each record with the result so far of its key; every record gives one result.
 
         Args:
@@ -91,7 +85,7 @@ class KeyedStream(FieldFolds[DataStream], DataStream):
         operator = KeyedReduceOperator(self.key_selector, func)
         return self._same_records("reduce", operator, described("reduce", func))
 
-    def interval_join(self, other: KeyedStream) -> IntervalJoin:
+    def interval_join(self, other: KeyedStream[_Other]) -> IntervalJoin[T1, _Other]:
         """Pair this stream's records with the other's of the same key whose event time is near enough.
 
         ``a.interval_join(b).between("-5 s", "10 s").process(function)``.
@@ -102,7 +96,7 @@ class KeyedStream(FieldFolds[DataStream], DataStream):
         require_instance("interval_join takes a keyed stream", KeyedStream, other)
         return IntervalJoin(self, other)
 
-    def temporal_join(self, versions: KeyedStream, *, how: str = "inner") -> TemporalJoin:
+    def temporal_join(self, versions: KeyedStream[_Other], *, how: str = "inner") -> TemporalJoin[T1, _Other]:
         """Join each record with the version of its key that was valid at the record's event time ("as of" join).
 
         ``orders.temporal_join(rates).apply(function)``: each record of ``versions`` is valid from its event time until
@@ -121,7 +115,9 @@ class KeyedStream(FieldFolds[DataStream], DataStream):
         require_instance("temporal_join takes a keyed stream", KeyedStream, versions)
         return TemporalJoin(self, versions, how)
 
-    def as_queryable_state(self, queryable_state_name: str, descriptor: StateDescriptor | None = None) -> DataStream:
+    def as_queryable_state(
+        self, queryable_state_name: str, descriptor: StateDescriptor | None = None
+    ) -> DataStream[Any]:
         """Keep the newest record of each key for clients to ask for (`JobClient.query_state`).
 
         Args:
@@ -145,7 +141,7 @@ class KeyedStream(FieldFolds[DataStream], DataStream):
         operator = KeyedProcessOperator(self.key_selector, function)
         return self.transform("queryable state", operator, None, f"queryable state {queryable_state_name!r}", None)
 
-    def cache(self) -> CachedDataStream:
+    def cache(self) -> CachedDataStream[T1]:
         """Refused: what is kept has no partitioning.
 
         Raises:
@@ -154,14 +150,14 @@ class KeyedStream(FieldFolds[DataStream], DataStream):
         message = "a keyed stream cannot be cached: its partitioning would get lost"
         raise ProgramError(message, hint="write cache() before key_by(...)")
 
-    def window(self, window_assigner: WindowAssigner) -> WindowedStream:
+    def window(self, window_assigner: WindowAssigner) -> WindowedStream[T1]:
         """Cut the stream of each key into windows."""
         require_instance("window takes an assigner such as TumblingEventTimeWindows", WindowAssigner, window_assigner)
         from .windowed_stream import WindowedStream
 
         return WindowedStream(self, self.key_selector, window_assigner, self._upstream)
 
-    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream[T1]:
         """Cut the stream of each key into windows of ``size`` records, every ``slide`` (default ``size``)."""
         whole("size", size, 1, None)
         if slide is not None:
@@ -170,11 +166,11 @@ class KeyedStream(FieldFolds[DataStream], DataStream):
 
         return WindowedStream(self, self.key_selector, CountWindows.of(size, slide), self._upstream)
 
-    def _fold(self, kind: str, field: str | int) -> DataStream:
+    def _fold(self, kind: str, field: str | int) -> DataStream[T1]:
         operator = KeyedReduceOperator(self.key_selector, FieldReducer(kind, field_of(kind, field)))
         check_fields(kind, [field], self.known_columns)
         return self._same_records(kind, operator, f"{kind} of {field!r}")
 
-    def _partitioned(self, partitioner: Partitioner) -> DataStream:
+    def _partitioned(self, partitioner: Partitioner) -> DataStream[T1]:
         message = f"a keyed stream cannot be partitioned by {partitioner.name.lower()}: its partitioning is by key"
         raise ProgramError(message)

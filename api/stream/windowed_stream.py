@@ -5,16 +5,18 @@ Source: PyFlink's ``WindowedStream``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.aggregates.by_row import RowAggregates
 from headrace.engine.functions.aggregates.contract import Aggregate
+from headrace.engine.functions.given import T1
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.operator import Operator
-from headrace.engine.functions.side_outputs import OutputTag
+from headrace.engine.functions.side_outputs import OutputTag, Tagged
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.operators.field_reducer import FieldReducer
 from headrace.engine.windows.assigners import CountWindows, EventTimeSessionWindows, SlidingWindows, WindowAssigner
@@ -28,6 +30,7 @@ from headrace.engine.windows.window_operator import WindowOperator, checked_trig
 
 from ..arguments.checks import described, field_of, require_instance, tag_id_of
 from ..arguments.data_types import TypeInformation, infer_output_type, schema_of
+from ..arguments.function_shapes import Aggregates, AppliesToWindow, ProcessesWindow, Reduces
 from ..arguments.known_columns import check_fields, columns_behind, columns_used
 from .data_stream import DataStream
 from .field_folds import FieldFolds
@@ -38,13 +41,19 @@ if TYPE_CHECKING:
 
 __all__ = ["WindowedStream"]
 
-_Stream = TypeVar("_Stream", bound="WindowedStream")
+_Stream = TypeVar("_Stream", bound="WindowedStream[Any]")
+_New = TypeVar("_New")
+
+_OfWindow: TypeAlias = Callable[..., Iterable[_New | Tagged] | None] | ProcessesWindow[_New] | AppliesToWindow[_New]
+"""A function that is called with a window and what is in it, and in streams with keys the key."""
 
 
-class WindowedStream(FieldFolds[DataStream]):
+class WindowedStream(FieldFolds[DataStream[T1]]):
     """The windows of a keyed stream, to be given a function. Made by ``window`` and ``count_window``."""
 
-    def __init__(self, stream: DataStream, keys: KeySelector, assigner: WindowAssigner, upstream: DataStream) -> None:
+    def __init__(
+        self, stream: DataStream[T1], keys: KeySelector, assigner: WindowAssigner, upstream: DataStream[T1]
+    ) -> None:
         self._stream = stream
         # The stream before partitioning: where records are aggregated before they are shuffled.
         self._upstream = upstream
@@ -107,7 +116,23 @@ class WindowedStream(FieldFolds[DataStream]):
         self._late_tag = tag_id_of(output_tag)
         return self
 
-    def reduce(self, reduce_function: Any, window_function: Any = None, output_type: Any = None) -> DataStream:
+    @overload
+    def reduce(
+        self,
+        reduce_function: Callable[[T1, T1], T1] | Reduces[T1],
+        window_function: None = None,
+        output_type: Any = None,
+    ) -> DataStream[T1]: ...
+
+    @overload
+    def reduce(
+        self,
+        reduce_function: Callable[[T1, T1], T1] | Reduces[T1],
+        window_function: _OfWindow[_New],
+        output_type: Any = None,
+    ) -> DataStream[_New]: ...
+
+    def reduce(self, reduce_function: Any, window_function: Any = None, output_type: Any = None) -> DataStream[Any]:
         """Combine the records of each window as they come.
 
         Args:
@@ -121,13 +146,26 @@ class WindowedStream(FieldFolds[DataStream]):
         functions = {"reduce": reduce_function, "process": self._window_function(window_function)}
         return self._row_path("reduce", reduce_function, output_type, hinted, **functions)
 
+    @overload
+    def aggregate(
+        self, aggregate_function: Aggregates[T1, _New], window_function: None = None, output_type: Any = None
+    ) -> DataStream[_New]: ...
+
+    @overload
+    def aggregate(
+        self, aggregate_function: Aggregates[T1, Any], window_function: _OfWindow[_New], output_type: Any = None
+    ) -> DataStream[_New]: ...
+
+    @overload
+    def aggregate(self, *, output_type: Any = None, **aggregates: Aggregate) -> DataStream[dict[str, Any]]: ...
+
     def aggregate(
         self,
         aggregate_function: Any = None,
         window_function: Any = None,
         output_type: Any = None,
         **aggregates: Aggregate,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         """Fold the records of each window as they come, by a function or by built-in aggregates.
 
         With keywords (``aggregate(n=count(), top=f.max("price"))``) each result is one record per key and window: the
@@ -154,7 +192,11 @@ class WindowedStream(FieldFolds[DataStream]):
             raise ProgramError(message)
         return self._built_in(aggregates, output_type)
 
-    def process(self, process_window_function: Any, output_type: Any = None) -> DataStream:
+    def process(
+        self,
+        process_window_function: Callable[..., Iterable[_New | Tagged] | None] | ProcessesWindow[_New],
+        output_type: Any = None,
+    ) -> DataStream[_New]:
         """Keep the records of each window and give them all to a function when it fires.
 
         Args:
@@ -165,13 +207,17 @@ class WindowedStream(FieldFolds[DataStream]):
         function = self._window_function(process_window_function)
         return self._row_path("process", process_window_function, output_type, hinted, process=function)
 
-    def apply(self, window_function: Any, output_type: Any = None) -> DataStream:
+    def apply(
+        self,
+        window_function: Callable[..., Iterable[_New] | None] | AppliesToWindow[_New],
+        output_type: Any = None,
+    ) -> DataStream[_New]:
         """As `process`, with a WindowFunction or a callable of key, window and records."""
         hinted = infer_output_type(window_function, "apply", many=True)
         function = self._applied(window_function)
         return self._row_path("apply", window_function, output_type, hinted, process=function)
 
-    def apply_batches(self, window_function: Any, output_type: Any = None) -> DataStream:
+    def apply_batches(self, window_function: Any, output_type: Any = None) -> DataStream[Any]:
         """Keep the records of each window and give them all as one ``pyarrow.RecordBatch`` when it fires.
 
         Args:
@@ -183,7 +229,7 @@ class WindowedStream(FieldFolds[DataStream]):
         function = ApplyBatchesFunction(window_function, schema_of(self._stream.hinted_type))
         return self._row_path("apply_batches", window_function, output_type, None, process=function)
 
-    def _fold(self, kind: str, field: str | int) -> DataStream:
+    def _fold(self, kind: str, field: str | int) -> DataStream[T1]:
         description = f"{kind} of {field!r} in {self._assigner!r}"
         check_fields(kind, [field], self._stream.known_columns)
         return self._windowed(
@@ -192,14 +238,14 @@ class WindowedStream(FieldFolds[DataStream]):
 
     def _row_path(
         self, name: str, function: Any, output_type: Any, hinted: TypeInformation | None, **functions: Any
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         return self._windowed(
             name, f"{described(name, function)} in {self._assigner!r}", output_type, hinted, **functions
         )
 
     def _windowed(
         self, name: str, description: str, output_type: Any, hinted: TypeInformation | None, **functions: Any
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         operator = WindowOperator(
             self._keys,
             self._assigner,
@@ -220,8 +266,8 @@ class WindowedStream(FieldFolds[DataStream]):
         hinted: TypeInformation | None,
         *,
         known_columns: pa.Schema | None = None,
-        behind: DataStream | None = None,
-    ) -> DataStream:
+        behind: DataStream[Any] | None = None,
+    ) -> DataStream[Any]:
         stream = self._stream if behind is None else behind
         return stream.transform(name, operator, output_type, description, hinted, known_columns=known_columns)
 
@@ -233,7 +279,7 @@ class WindowedStream(FieldFolds[DataStream]):
         """What `apply` was given as the operator takes it."""
         return window_function if hasattr(window_function, "apply") else ApplyFunction(window_function)
 
-    def _built_in(self, aggregates: dict[str, Aggregate], output_type: Any) -> DataStream:
+    def _built_in(self, aggregates: dict[str, Aggregate], output_type: Any) -> DataStream[Any]:
         """Choose columns where keys are fields and windows are of a kind for it; in two phases where those merge."""
         keys, assigner = self._keys, self._assigner
         rows = RowAggregates(aggregates)  # checks them, whatever the path
@@ -272,7 +318,7 @@ class WindowedStream(FieldFolds[DataStream]):
             return LocalSessionAggregate, GlobalSessionAggregate
         return None
 
-    def _partitioned(self, stream: DataStream) -> DataStream:
+    def _partitioned(self, stream: DataStream[Any]) -> DataStream[Any]:
         """A stream as it comes to the windows' operator."""
         return KeyedStream(stream, self._keys)
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Generic
 
 from ..errors import ConfigurationError
 from ..kernel.config import parse_duration_ms
 from .contract import Function
+from .given import IN, OUT
 
 __all__ = [
     "AsyncFunction",
@@ -39,17 +40,17 @@ ResultPredicate = Callable[[list[Any]], bool]
 ExceptionPredicate = Callable[[Exception], bool]
 
 
-class AsyncFunction(Function, ABC):
+class AsyncFunction(Function, ABC, Generic[IN, OUT]):
     """Turns a record into others with the help of something outside.
 
     A request may be made more than once: again after a failure, and whenever the strategy says so.
     """
 
     @abstractmethod
-    async def async_invoke(self, value: Any) -> Iterable[Any] | None:
+    async def async_invoke(self, value: IN) -> Iterable[OUT] | None:
         """The records that take the place of ``value``, a list as a rule. May also be a plain method: it may block."""
 
-    def timeout(self, value: Any) -> Iterable[Any] | None:
+    def timeout(self, value: IN) -> Iterable[OUT] | None:
         """The records that take the place of ``value`` if there is no result in time. Fails unless it is overridden."""
         message = f"no result in time for {value!r}"
         raise TimeoutError(message)

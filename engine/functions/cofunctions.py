@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
 
 from headrace.state.keyed.contract import BroadcastState
 from headrace.state.keyed.descriptors import MapStateDescriptor
@@ -24,8 +24,9 @@ from headrace.state.keyed.kinds import StateDescriptor
 
 from ..errors import ProgramError, StateAccessError
 from .contract import Function, KeyedProcessFunction, ProcessFunction
+from .given import IN1, IN2, KEY, OUT
 from .life import refuse_life
-from .side_outputs import OutputTag
+from .side_outputs import OutputTag, Tagged
 from .user_function import UserFunction, refuse_hidden
 
 __all__ = [
@@ -47,59 +48,59 @@ __all__ = [
 # ---------------------------------------------------------------------------------------------------- connected streams
 
 
-class CoMapFunction(Function, ABC):
+class CoMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """One record in, of either stream, one record out."""
 
     @abstractmethod
-    def map1(self, value: Any) -> Any:
+    def map1(self, value: IN1) -> OUT:
         """Return the record that takes the place of ``value``, a record of the first stream."""
 
     @abstractmethod
-    def map2(self, value: Any) -> Any:
+    def map2(self, value: IN2) -> OUT:
         """Return the record that takes the place of ``value``, a record of the second stream."""
 
 
-class CoFlatMapFunction(Function, ABC):
+class CoFlatMapFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """One record in, of either stream, any number out."""
 
     @abstractmethod
-    def flat_map1(self, value: Any) -> Iterable[Any] | None:
+    def flat_map1(self, value: IN1) -> Iterable[OUT] | None:
         """Yield or return the records that take the place of ``value``, a record of the first stream."""
 
     @abstractmethod
-    def flat_map2(self, value: Any) -> Iterable[Any] | None:
+    def flat_map2(self, value: IN2) -> Iterable[OUT] | None:
         """Yield or return the records that take the place of ``value``, a record of the second stream."""
 
 
-class CoProcessFunction(Function, ABC):
+class CoProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """Records of two streams, without keys: any number out, to the main output and to side outputs."""
 
     Context = ProcessFunction.Context
 
     @abstractmethod
-    def process_element1(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
+    def process_element1(self, value: IN1, ctx: ProcessFunction.Context) -> Iterable[OUT | Tagged] | None:
         """Take a record of the first stream. Yield or return records; ``yield tag, record`` goes to a side output."""
 
     @abstractmethod
-    def process_element2(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
+    def process_element2(self, value: IN2, ctx: ProcessFunction.Context) -> Iterable[OUT | Tagged] | None:
         """Take a record of the second stream."""
 
 
-class KeyedCoProcessFunction(Function, ABC):
+class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
     """Records of two streams, one key at a time; both methods and the timers share the key's state."""
 
     Context = KeyedProcessFunction.Context
     OnTimerContext = KeyedProcessFunction.OnTimerContext
 
     @abstractmethod
-    def process_element1(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+    def process_element1(self, value: IN1, ctx: KeyedProcessFunction.Context) -> Iterable[OUT | Tagged] | None:
         """Take a record of the first stream: yield or return records, use state, register timers."""
 
     @abstractmethod
-    def process_element2(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+    def process_element2(self, value: IN2, ctx: KeyedProcessFunction.Context) -> Iterable[OUT | Tagged] | None:
         """Take a record of the second stream."""
 
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[OUT | Tagged] | None:
         """Handle a timer of the current key that has come due. Yield or return records.
 
         Args:
@@ -155,7 +156,7 @@ class ReadOnlyBroadcastState:
         raise StateAccessError(message, hint="other records are seen by one subtask only, so copies would drift apart")
 
 
-class BroadcastProcessFunction(Function, ABC):
+class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """Records of a stream without keys, in the light of what has been broadcast so far."""
 
     class ReadOnlyContext(ProcessFunction.Context, Protocol):
@@ -181,11 +182,15 @@ class BroadcastProcessFunction(Function, ABC):
             ...
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: BroadcastProcessFunction.ReadOnlyContext) -> Iterable[Any] | None:
+    def process_element(
+        self, value: IN1, ctx: BroadcastProcessFunction.ReadOnlyContext
+    ) -> Iterable[OUT | Tagged] | None:
         """Take a record of the stream that is not broadcast. Yield or return records."""
 
     @abstractmethod
-    def process_broadcast_element(self, value: Any, ctx: BroadcastProcessFunction.Context) -> Iterable[Any] | None:
+    def process_broadcast_element(
+        self, value: IN2, ctx: BroadcastProcessFunction.Context
+    ) -> Iterable[OUT | Tagged] | None:
         """Take a broadcast record, which every subtask gets. Yield or return records.
 
         What is done to the broadcast state must depend on the record and that state alone, so that it stays equal in
@@ -193,7 +198,7 @@ class BroadcastProcessFunction(Function, ABC):
         """
 
 
-class KeyedBroadcastProcessFunction(Function, ABC):
+class KeyedBroadcastProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
     """Records of a keyed stream, in the light of what has been broadcast so far, with the key's state and timers."""
 
     class ReadOnlyContext(KeyedProcessFunction.Context, Protocol):
@@ -226,14 +231,20 @@ class KeyedBroadcastProcessFunction(Function, ABC):
             ...
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext) -> Iterable[Any] | None:
+    def process_element(
+        self, value: IN1, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext
+    ) -> Iterable[OUT | Tagged] | None:
         """Take a record of the keyed stream: yield or return records, use the key's state, register timers."""
 
     @abstractmethod
-    def process_broadcast_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.Context) -> Iterable[Any] | None:
+    def process_broadcast_element(
+        self, value: IN2, ctx: KeyedBroadcastProcessFunction.Context
+    ) -> Iterable[OUT | Tagged] | None:
         """Take a broadcast record; as in `BroadcastProcessFunction`. There is no current key."""
 
-    def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+    def on_timer(
+        self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext
+    ) -> Iterable[OUT | Tagged] | None:
         """Handle a timer of the current key that has come due. Yield or return records.
 
         Args:
@@ -245,27 +256,27 @@ class KeyedBroadcastProcessFunction(Function, ABC):
 # ---------------------------------------------------------------------------------------------------------------- joins
 
 
-class JoinFunction(Function, ABC):
+class JoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """Makes one record of two."""
 
     @abstractmethod
-    def join(self, first: Any, second: Any) -> Any:
+    def join(self, first: IN1, second: IN2) -> OUT:
         """Return the record of a pair; in an outer join one of the two may be None."""
 
 
-class FlatJoinFunction(Function, ABC):
+class FlatJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """Makes any number of records of two."""
 
     @abstractmethod
-    def join(self, first: Any, second: Any) -> Iterable[Any] | None:
+    def join(self, first: IN1, second: IN2) -> Iterable[OUT] | None:
         """Yield or return the records of a pair; in an outer join one of the two may be None."""
 
 
-class CoGroupFunction(Function, ABC):
+class CoGroupFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """Gives the results of one key and window from the records of both streams."""
 
     @abstractmethod
-    def co_group(self, first: list[Any], second: list[Any]) -> Iterable[Any] | None:
+    def co_group(self, first: list[IN1], second: list[IN2]) -> Iterable[OUT] | None:
         """Yield or return results.
 
         Args:
@@ -274,7 +285,7 @@ class CoGroupFunction(Function, ABC):
         """
 
 
-class ProcessJoinFunction(Function, ABC):
+class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """Gives the results of a pair of records that are near enough to each other in event time."""
 
     class Context(Protocol):
@@ -301,7 +312,7 @@ class ProcessJoinFunction(Function, ABC):
             ...
 
     @abstractmethod
-    def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterable[Any] | None:
+    def process_element(self, left: IN1, right: IN2, ctx: ProcessJoinFunction.Context) -> Iterable[OUT | Tagged] | None:
         """Yield or return the results of a pair; ``yield tag, record`` goes to a side output."""
 
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ..errors import ProgramError
-from .side_outputs import OutputTag
+from .given import ACC, IN, KEY, OUT, T, W
+from .side_outputs import OutputTag, Tagged
 
 if TYPE_CHECKING:
     from .runtime_context import RuntimeContext
@@ -41,7 +42,8 @@ __all__ = [
 class Function:
     """The root of all user functions.
 
-    PyFlink's type parameters (``ProcessWindowFunction[IN, OUT, KEY, W]``) are accepted and mean nothing.
+    Type parameters (``ProcessWindowFunction[IN, OUT, KEY, W]``) are for type checkers; when a program runs they mean
+    nothing.
     """
 
     def __class_getitem__(cls, _types: Any) -> type[Function]:
@@ -54,63 +56,63 @@ class Function:
         """Let go of resources; called once, also after a failure."""
 
 
-class MapFunction(Function, ABC):
+class MapFunction(Function, ABC, Generic[IN, OUT]):
     """One record in, one record out."""
 
     @abstractmethod
-    def map(self, value: Any) -> Any:
+    def map(self, value: IN) -> OUT:
         """Return the record that takes the place of ``value``."""
 
 
-class FlatMapFunction(Function, ABC):
+class FlatMapFunction(Function, ABC, Generic[IN, OUT]):
     """One record in, any number out."""
 
     @abstractmethod
-    def flat_map(self, value: Any) -> Iterable[Any] | None:
+    def flat_map(self, value: IN) -> Iterable[OUT] | None:
         """Yield or return the records that take the place of ``value``."""
 
 
-class FilterFunction(Function, ABC):
+class FilterFunction(Function, ABC, Generic[IN]):
     """Keeps some records."""
 
     @abstractmethod
-    def filter(self, value: Any) -> bool:
+    def filter(self, value: IN) -> bool:
         """Return whether to keep ``value``."""
 
 
-class ReduceFunction(Function, ABC):
+class ReduceFunction(Function, ABC, Generic[T]):
     """Combines two records into one of the same kind; must be associative wherever windows merge."""
 
     @abstractmethod
-    def reduce(self, value1: Any, value2: Any) -> Any:
+    def reduce(self, value1: T, value2: T) -> T:
         """``value1`` (what is reduced so far) and ``value2`` (the newer one) in one.
 
         Neither may be changed in place.
         """
 
 
-class AggregateFunction(Function, ABC):
+class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
     """Folds records into an accumulator."""
 
     @abstractmethod
-    def create_accumulator(self) -> Any:
+    def create_accumulator(self) -> ACC:
         """Return the accumulator of no records."""
 
     @abstractmethod
-    def add(self, value: Any, accumulator: Any) -> Any:
+    def add(self, value: IN, accumulator: ACC) -> ACC:
         """Return the accumulator with ``value`` in it."""
 
     @abstractmethod
-    def get_result(self, accumulator: Any) -> Any:
+    def get_result(self, accumulator: ACC) -> OUT:
         """Return the result; the accumulator goes on being used."""
 
-    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+    def merge(self, acc_a: ACC, acc_b: ACC) -> ACC:
         """Both accumulators in one; needed only for session windows, which merge."""
         message = f"{type(self).__name__} has no merge(acc_a, acc_b), which windows that merge need"
         raise ProgramError(message)
 
 
-class ProcessFunction(Function, ABC):
+class ProcessFunction(Function, ABC, Generic[IN, OUT]):
     """One record in, any number out, to the main output and to side outputs."""
 
     class Context(Protocol):
@@ -129,11 +131,11 @@ class ProcessFunction(Function, ABC):
             ...
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
+    def process_element(self, value: IN, ctx: ProcessFunction.Context) -> Iterable[OUT | Tagged] | None:
         """Yield or return records; ``yield tag, record`` with an `OutputTag` goes to a side output."""
 
 
-class KeyedProcessFunction(Function, ABC):
+class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
     """Records of one key at a time, with the key's state and timers."""
 
     class Context(Protocol):
@@ -163,10 +165,10 @@ class KeyedProcessFunction(Function, ABC):
             ...
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+    def process_element(self, value: IN, ctx: KeyedProcessFunction.Context) -> Iterable[OUT | Tagged] | None:
         """As in `ProcessFunction`; state of the key may be used and timers may be registered."""
 
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[OUT | Tagged] | None:
         """Handle a timer of the current key that has come due. Yield or return records.
 
         Args:
@@ -175,15 +177,15 @@ class KeyedProcessFunction(Function, ABC):
         """
 
 
-class WindowFunction(Function, ABC):
+class WindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
     """Gives the results of a window from its records."""
 
     @abstractmethod
-    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
+    def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
         """Yield or return the results of ``window`` for ``key``."""
 
 
-class ProcessWindowFunction(Function, ABC):
+class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
     """Gives the results of a window from its records, knowing the window's time and the key's state."""
 
     class Context(Protocol):
@@ -218,8 +220,8 @@ class ProcessWindowFunction(Function, ABC):
 
     @abstractmethod
     def process(
-        self, key: Any, context: ProcessWindowFunction.Context, elements: Iterable[Any]
-    ) -> Iterable[Any] | None:
+        self, key: KEY, context: ProcessWindowFunction.Context, elements: Iterable[IN]
+    ) -> Iterable[OUT | Tagged] | None:
         """Yield or return results; ``yield tag, record`` goes to a side output.
 
         Args:

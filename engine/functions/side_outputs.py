@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeAlias
 
 import numpy as np
 
 from ..columns.records import MIN_TIMESTAMP, Batch, Timestamps, times_or_none
 from ..errors import ProgramError, TypeMismatchError
-from .given import records_of
+from .given import OUT, records_of
 from .isolation import ATOMS
 from .operator import Output
 
-__all__ = ["OutputTag", "SideOutputs", "timed_batch"]
+__all__ = ["OutputTag", "SideOutputs", "Tagged", "timed_batch"]
 
 
-class OutputTag:
+class OutputTag(Generic[OUT]):
     """Names a side output. Two tags of one name are the same output.
+
+    What its records are may be said to type checkers: ``late: OutputTag[int] = OutputTag("late")``.
 
     Args:
         tag_id: The name; not empty.
@@ -44,6 +46,9 @@ class OutputTag:
 
 
 ATOMS.add(OutputTag)
+
+Tagged: TypeAlias = tuple[OutputTag, Any]
+"""A record for a side output, as functions give it back."""
 
 
 class SideOutputs:

@@ -10,31 +10,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias
 
 from ..columns.records import Batch
 from ..functions.contract import Function, ProcessWindowFunction, WindowFunction
+from ..functions.given import IN, OUT, W
 from ..functions.keys import KeySelector
+from ..functions.side_outputs import Tagged
 from ..functions.user_function import FunctionWrapper, UserFunction
 
 __all__ = ["AllWindowFunction", "OneKey", "ProcessAllWindowFunction", "without_key"]
 
 
-class AllWindowFunction(Function, ABC):
+class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
     """Gives the results of a window of a stream without key."""
 
     @abstractmethod
-    def apply(self, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
+    def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
         """Yield or return the results of ``window``."""
 
 
-class ProcessAllWindowFunction(Function, ABC):
+class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
     """Gives the results of a window of a stream without key, knowing the window's time and state."""
 
     Context: TypeAlias = ProcessWindowFunction.Context
 
     @abstractmethod
-    def process(self, context: ProcessWindowFunction.Context, elements: Iterable[Any]) -> Iterable[Any] | None:
+    def process(self, context: ProcessWindowFunction.Context, elements: Iterable[IN]) -> Iterable[OUT | Tagged] | None:
         """Yield or return results; ``yield tag, record`` goes to a side output.
 
         Args:

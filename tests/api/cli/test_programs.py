@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 from rest_kit import rest_environment
 
+from headrace import WatermarkStrategy
 from headrace.cli import programs, top
 from headrace.cli.main import main
 from headrace.connectors.datagen import GeneratorSource
@@ -94,24 +96,30 @@ def test_top_shows_what_runs_in_lines_and_as_a_table(monkeypatch, capsys):
     from rich.console import Console
 
     with rest_environment() as env:
-        numbers = env.from_source(GeneratorSource(lambda n: n, records_per_second=100), None, "numbers")
+        env.enable_checkpointing(50)
+        times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _time: n)
+        numbers = env.from_source(GeneratorSource(lambda n: n, records_per_second=100), times, "numbers")
         numbers.rebalance().map(lambda n: n).name("[red]adds").filter(lambda n: False).print()
         job_id = env.execute_async("watched").get_job_id()
         client = env.get_rest_client()
-        while client.job_status(job_id) != "RUNNING":
+        while not all((vertex.get("low-watermark") or -1) > 0 for vertex in client.job(job_id)["vertices"]):
+            pass
+        while client.checkpoints(job_id)["counts"]["completed"] == 0:
             pass
         monkeypatch.setenv("HEADRACE_REST_TOKEN", client.token)
         assert main(["top", "--url", client.url, "--times", "1"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "1 running, 2 of 2 slots used"
-        assert lines[1] == f"{job_id}  RUNNING  watched"
+        assert re.fullmatch(rf"{job_id}  RUNNING  watched  checkpoint \d+ took \d+ ms", lines[1])
         assert len(lines) == 4
         assert "[red]adds" in lines[3]
+        assert re.search(r"waits \d+%, event time [\d,]+ d behind$", lines[3])  # that of 1970
         console = Console(width=120, record=True, file=io.StringIO())
-        console.print(top._table(client.overview(), [client.job(job_id)]))
+        console.print(top._table(client.overview(), [top._seen(client, job_id)]))
         shown = console.export_text()
         assert "[red]adds" in shown
-        assert "watched" in shown
+        assert re.search(rf"watched {job_id[:8]} checkpoint \d+ took", shown)
+        assert re.search(r"adds.* \d+% .* \d+% .* [\d,]+ d ", shown)
         client.cancel(job_id)
         assert main(["top", "--url", client.url, "--times", "1"]) == 0
         assert capsys.readouterr().out.splitlines()[0].startswith("0 running")

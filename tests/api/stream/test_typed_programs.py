@@ -1,0 +1,219 @@
+"""Types go from step to step of a program: this file is checked by mypy, strictly, in `.ci/run`, and run as any other.
+
+What ``assert_type`` says is what mypy has found. A line that is wrong on purpose has ``type: ignore`` with the error
+that mypy must find: an ignored error that is none is one itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from typing_extensions import assert_type
+
+from headrace import (
+    AggregateFunction,
+    CoMapFunction,
+    DataStream,
+    FilterFunction,
+    FlatJoinFunction,
+    KeyedProcessFunction,
+    KeyedStream,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    ProcessWindowFunction,
+    StreamExecutionEnvironment,
+    TimeWindow,
+    TumblingEventTimeWindows,
+    WindowFunction,
+    col,
+    count,
+)
+from headrace.connectors.datagen import GeneratorSource
+
+MINUTE = TumblingEventTimeWindows.of("1 min")
+LATE: OutputTag[int] = OutputTag("late")
+
+
+class Order(NamedTuple):
+    customer: str
+    amount: int
+
+
+@pytest.fixture
+def env() -> Iterator[StreamExecutionEnvironment]:
+    with StreamExecutionEnvironment.get_execution_environment("local", parallelism=1) as made:
+        yield made
+
+
+def orders(env: StreamExecutionEnvironment) -> DataStream[Order]:
+    return env.from_elements(Order("a", 1), Order("b", 2), Order("a", 3))
+
+
+# --------------------------------------------------------------------------------------------------------- functions
+
+
+class Amount(MapFunction):  # its method says what it takes and gives
+    def map(self, value: Order) -> int:
+        return value.amount
+
+
+class Customer(MapFunction[Order, str]):  # as in PyFlink
+    def map(self, value: Order) -> str:
+        return value.customer
+
+
+class IsLarge(FilterFunction[Order]):
+    def filter(self, value: Order) -> bool:
+        return value.amount > 1
+
+
+class Split(ProcessFunction[Order, str]):
+    def process_element(self, value: Order, ctx: ProcessFunction.Context) -> Iterator[str | tuple[OutputTag[int], int]]:
+        yield value.customer
+        yield LATE, value.amount
+
+
+class Twice(KeyedProcessFunction[str, Order, int]):
+    def process_element(self, value: Order, ctx: KeyedProcessFunction.Context) -> Iterator[int]:
+        yield value.amount
+        yield value.amount
+
+
+class Mean(AggregateFunction[Order, "tuple[int, int]", float]):
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, value: Order, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + value.amount, accumulator[1] + 1
+
+    def get_result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+
+class Count(WindowFunction[Order, "tuple[str, int]", str, TimeWindow]):
+    def apply(self, key: str, window: TimeWindow, inputs: Iterable[Order]) -> Iterator[tuple[str, int]]:
+        yield key, sum(1 for _ in inputs)
+
+
+class Largest(ProcessWindowFunction):
+    def process(self, key: str, context: ProcessWindowFunction.Context, elements: Iterable[Order]) -> Iterator[Order]:
+        yield max(elements, key=lambda order: order.amount)
+
+
+class Lengths(CoMapFunction[Order, str, int]):
+    def map1(self, value: Order) -> int:
+        return value.amount
+
+    def map2(self, value: str) -> int:
+        return len(value)
+
+
+class Both(FlatJoinFunction[Order, int, str]):
+    def join(self, first: Order, second: int) -> Iterator[str]:
+        yield first.customer * second
+
+
+def amount_of(order: Order) -> int:
+    return order.amount
+
+
+def letters(order: Order) -> list[str]:
+    return list(order.customer)
+
+
+async def asked(order: Order) -> float:
+    return order.amount / 2
+
+
+def larger(one: Order, other: Order) -> Order:
+    return max(one, other)
+
+
+# ------------------------------------------------------------------------------------------------------------- tests
+
+
+def test_sources_say_what_they_give(env: StreamExecutionEnvironment) -> None:
+    assert_type(env.from_collection([1, 2]), DataStream[int])
+    assert_type(env.from_elements("a"), DataStream[str])
+    assert_type(env.from_elements(Order("a", 1), type_info=Order), DataStream[Any])  # columns do not make an Order
+    assert_type(env.from_sequence(1, 2), DataStream[int])
+    assert_type(env.from_source(GeneratorSource(lambda n: Order("a", n), count=1)), DataStream[Order])
+    assert_type(env.read_text_file("lines.txt"), DataStream[str])
+
+
+def test_rows_go_from_step_to_step(env: StreamExecutionEnvironment) -> None:
+    stream = orders(env)
+    assert_type(stream.map(amount_of), DataStream[int])
+    assert_type(stream.map(lambda order: order.amount), DataStream[int])
+    assert_type(stream.map(Amount()), DataStream[int])
+    assert_type(stream.map(Customer()), DataStream[str])
+    assert_type(stream.flat_map(letters), DataStream[str])
+    assert_type(stream.flat_map(lambda order: order.customer.split()), DataStream[str])
+    assert_type(stream.filter(IsLarge()).filter(lambda order: order.amount > 1), DataStream[Order])
+    assert_type(stream.process(Split()), DataStream[str])
+    assert_type(stream.process(Split()).get_side_output(LATE), DataStream[int])
+    assert_type(stream.map_async(asked), DataStream[float])
+    assert_type(stream.map_async(amount_of), DataStream[int])
+    assert_type(stream.rebalance().filter(IsLarge()).name("a").uid("a").set_parallelism(1), DataStream[Order])
+    assert_type(stream.union(orders(env)), DataStream[Order])
+    assert_type(stream.connect(env.from_elements(1)).map((amount_of, str)), "DataStream[int | str]")
+    rows = stream.map(lambda order: {"amount": order.amount})
+    assert_type(rows.filter(col("amount") > 1), DataStream[dict[str, int]])
+    assert_type(rows.with_columns(double=col("amount") * 2), DataStream[dict[str, Any]])
+
+
+def test_keys_and_windows_keep_the_type(env: StreamExecutionEnvironment) -> None:
+    keyed = orders(env).key_by(lambda order: order.customer)
+    assert_type(keyed, KeyedStream[Order])
+    assert_type(keyed.reduce(larger), DataStream[Order])
+    assert_type(keyed.sum(1), DataStream[Order])
+    assert_type(keyed.map(Amount()), DataStream[int])
+    assert_type(keyed.process(Twice()), DataStream[int])
+    windows = keyed.window(MINUTE).allowed_lateness("1 s").side_output_late_data(OutputTag("late"))
+    assert_type(windows.reduce(larger), DataStream[Order])
+    assert_type(windows.max(1), DataStream[Order])
+    assert_type(windows.aggregate(Mean()), DataStream[float])
+    assert_type(windows.aggregate(Mean(), Count()), "DataStream[tuple[str, int]]")
+    assert_type(keyed.window(MINUTE).aggregate(n=count()), DataStream[dict[str, Any]])
+    assert_type(windows.apply(Count()), "DataStream[tuple[str, int]]")
+    assert_type(windows.process(Largest()), DataStream[Order])
+    assert_type(orders(env).window_all(MINUTE).aggregate(Mean()), DataStream[float])
+
+
+def test_two_streams_keep_both_types(env: StreamExecutionEnvironment) -> None:
+    stream, names = orders(env), env.from_elements("a", "b")
+    assert_type(stream.connect(names).map(Lengths()), DataStream[int])
+    assert_type(stream.connect(names).map((amount_of, str.upper)), "DataStream[int | str]")
+    numbers = env.from_elements(1, 2)
+    pairs = stream.join(numbers).where(lambda order: order.amount).equal_to(lambda number: number).window(MINUTE)
+    assert_type(pairs.apply(lambda order, number: (order.customer, number)), "DataStream[tuple[str, int]]")
+    assert_type(pairs.apply(Both()), DataStream[str])
+    left, right = stream.key_by(lambda order: order.amount), numbers.key_by(lambda number: number)
+    near = left.interval_join(right).between("-1 s", "1 s")
+    assert_type(near.process(lambda order, number, ctx: [order.amount + number]), DataStream[int])
+
+
+def test_records_come_back_with_their_type(env: StreamExecutionEnvironment) -> None:
+    amounts = orders(env).map(Amount()).execute_and_collect(limit=3)
+    assert_type(amounts, "list[int]")
+    assert sorted(amounts) == [1, 2, 3]
+    with orders(env).flat_map(letters).execute_and_collect() as found:
+        rows = list(found)
+    assert_type(rows, "list[str]")
+    assert sorted(rows) == ["a", "a", "b"]
+
+
+def test_what_does_not_fit_is_found_where_it_is_written(env: StreamExecutionEnvironment) -> None:
+    """None of it fails while the program is written down: only a type checker knows."""
+    stream = orders(env)
+    stream.map(str.upper)  # type: ignore[arg-type]
+    stream.map(lambda order: order.amonut)  # type: ignore[attr-defined]
+    stream.filter(lambda order: order.customer)  # type: ignore[arg-type, return-value]
+    stream.map(amount_of).map(amount_of)  # type: ignore[arg-type]
+    stream.key_by(lambda order: order.costumer)  # type: ignore[attr-defined]
+    stream.key_by(lambda order: order.customer).window(MINUTE).reduce(lambda one, other: one.amount)  # type: ignore[arg-type, return-value]
+    with pytest.raises(AttributeError, match="no attribute"):
+        stream.maps(amount_of)  # type: ignore[attr-defined]
