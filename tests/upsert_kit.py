@@ -54,11 +54,11 @@ def reader_of(source: Any, splits: list[Split]) -> SourceReader:
     return reader
 
 
-def read_some(reader: SourceReader, number: int | None = None) -> list[Any]:
-    """So many records, or all that are left."""
+def read_some(reader: SourceReader, number: int | None = None, at_once: int = 3) -> list[Any]:
+    """So many records, or all that are left; a few more, as pages have several."""
     rows: list[Any] = []
     while number is None or len(rows) < number:
-        found = reader.poll(3)
+        found = reader.poll(at_once)
         if found is ALL_SPLITS_FINISHED:
             break
         for one in found if isinstance(found, list) else [found]:

@@ -21,7 +21,7 @@ from ...formats.client_values import Convert, columns_of
 from ..messages.client_thread import AnswerError, AwayError, ClientThread
 from ..messages.fetching import FetchingReader
 from .client import CassandraClient, Connection
-from .cql_types import TableShape, quoted
+from .cql_types import CqlType, TableShape, quoted
 from .cql_values import reader_of
 
 __all__ = ["LEAST_TOKEN", "MOST_TOKEN", "Scan", "TableReader"]
@@ -85,10 +85,13 @@ class _Statements:
         self._shape = shape
         self._table = f"{quoted(scan.keyspace)}.{quoted(scan.table)}"
         self._token = f"token({quoted(*shape.partition_key)})"
-        self.select = f"SELECT {self._token}, {quoted(*shape.key, *scan.schema.names)} FROM {self._table}"
+        key = [_in_binary(name, shape.columns[name]) for name in shape.key]
+        chosen = ", ".join([self._token, *key, *map(quoted, scan.schema.names)])
+        self.select = f"SELECT {chosen} FROM {self._table}"
         self.range = f"{self.select} WHERE {self._token} > ? AND {self._token} <= ?"
         self.partition = f"{self.select} WHERE {self._equal(shape.partition_key)}"
-        self.partitions = f"SELECT DISTINCT {quoted(*shape.partition_key)} FROM {self._table} WHERE {self._token} = ?"
+        partition = ", ".join(key[: len(shape.partition_key)])
+        self.partitions = f"SELECT DISTINCT {partition} FROM {self._table} WHERE {self._token} = ?"
 
     @staticmethod
     def _equal(names: Sequence[str]) -> str:
@@ -107,6 +110,17 @@ class _Statements:
             same = [*self._shape.partition_key, *self._shape.clustering][: -len(clustering) + number - 1]
             found.append(f"{self.select} WHERE {self._equal(same)} AND {quoted(name)} {'<' if is_reversed else '>'} ?")
         return found
+
+
+def _in_binary(name: str, kind: CqlType) -> str:
+    """A column of a key, to be selected: as Cassandra has it, where there is a function for that.
+
+    A client gives no value for one that has no bytes, as those of most types may, and the same number for varints of
+    several lengths, which are different partitions.
+    """
+    if kind.name == "blob" or kind.parts or kind.is_frozen or not kind.name.isalpha():
+        return quoted(name)
+    return f"{kind.name}AsBlob({quoted(name)})"
 
 
 @dataclass(slots=True)
