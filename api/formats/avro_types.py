@@ -305,6 +305,8 @@ class AvroRows:
         Raises:
             ValueError: (``ArrowInvalid`` is one) or TypeMismatchError, if a value is none of its type.
         """
+        if not len(self._stored):  # of which only the number tells
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
         return columns_from_rows(rows, self._stored).cast(self.schema)
 
     def rows_of(self, columns: pa.RecordBatch) -> list[Any]:

@@ -281,8 +281,11 @@ def in_types(columns: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | Non
     """Return the same columns in the order and in the types in which their file began; None if they do not fit.
 
     Raises:
-        TypeMismatchError: If they are not the same.
+        TypeMismatchError: If they are not the same, or none: nothing would tell how many records there are.
     """
+    if not len(columns.schema):
+        message = "records without fields have no columns, so no file of columns has them"
+        raise TypeMismatchError(message)
     if columns.schema == schema:
         return columns
     columns = in_order(columns, schema.names)

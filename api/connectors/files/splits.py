@@ -93,6 +93,10 @@ def columns_in_files(settings: FileSettings) -> pa.Schema | None:
 def _columns_in(fs: FileSystem, path: str, settings: FileSettings) -> pa.Schema:
     if settings.format != "parquet":
         found = columns_in(settings.format, fs, path)
+        missing = [name for name in settings.columns or () if name not in found.names]
+        if missing:
+            message = f"the file has no column {missing[0]!r}; it has {found.names}"
+            raise SourceError(message, path=path)
         return found if settings.columns is None else pa.schema([found.field(name) for name in settings.columns])
     with fs.open_input(path) as file, open_parquet(file, settings.int96_unit) as parquet:
         columns = None if settings.columns is None else list(settings.columns)

@@ -47,6 +47,9 @@ _DECODED_AT_ONCE = 128 << 10
 _BLOCK_BYTES = 64 << 10
 """Of records in a block before they are compressed, as Java's writer has it by default."""
 
+_MOST_BLOCK_BYTES = (1 << 31) - 1
+"""Of a block, compressed, as for Java's reader; what is looked for in memory."""
+
 _MOST_EMPTY_RECORDS = 1 << 20
 """How many records a block may have beyond its bytes: those of a record without fields have none."""
 
@@ -312,7 +315,7 @@ class AvroRecords:
                 return
             except ValueError as error:
                 raise _damaged(start, f"a block cannot be read: {error}") from error
-            if number < 0 or size < 0:
+            if number < 0 or not 0 <= size <= _MOST_BLOCK_BYTES:
                 raise _damaged(start, f"a block has {number} records in {size} bytes")
             first, place = place, place + size
             if place + _SYNC_BYTES > len(data):

@@ -57,13 +57,16 @@ def stripe_batches(
     Args:
         file: The file.
         stripes: Their numbers.
-        columns: Columns to decode; None for all, none for rows alone. They come in the file's order.
+        columns: Columns to decode; None for all, none for rows alone.
     """
+    names = file.schema.names
     # Arrow counts the rows of a stripe by its columns: one is decoded to have their number.
-    wanted = None if columns is None else list(columns) or file.schema.names[:1]
+    wanted = None if columns is None else list(columns) or names[:1]
+    if any("." in name for name in names):  # which Arrow takes for parts of columns
+        wanted = None
     for stripe in stripes:
         rows = file.read_stripe(stripe, wanted)
-        yield rows if columns is None or columns else rows.select([])
+        yield rows if columns is None else rows.select(list(columns))
 
 
 def _has_times(kind: pa.DataType) -> bool:

@@ -11,6 +11,7 @@ from unittest import mock
 
 import fastavro
 import pyarrow as pa
+import pyarrow.orc as orc
 import pytest
 from campaigns import examples
 from hadoop_server import avro_of_java  # noqa: F401 - a fixture
@@ -19,12 +20,13 @@ from hypothesis import strategies as st
 
 from headrace.connectors.files import FileSink, FileSource
 from headrace.engine.columns.records import Batch
-from headrace.engine.errors import ConfigurationError, SourceError, TypeMismatchError
+from headrace.engine.errors import ConfigurationError, HeadraceError, SourceError, TypeMismatchError
 from headrace.formats import blocks
 from headrace.formats.containers import avro_files
 from headrace.formats.containers.avro_files import AvroEncoder, long_bytes
 from headrace.formats.containers.compression_codecs import AVRO_CODECS
 from headrace.state.files.memory import MemoryFileSystem
+from headrace.table import TableEnvironment
 
 CODECS = tuple(AVRO_CODECS)
 OF_LIBRARY = ("null", "deflate", "bzip2", "xz")
@@ -52,6 +54,12 @@ def file_of(batches, codec="snappy"):
 def of_library(schema, rows, codec="null", **options):
     out = io.BytesIO()
     fastavro.writer(out, fastavro.parse_schema(schema), rows, codec=codec, **options)
+    return out.getvalue()
+
+
+def of_orc(table):
+    out = io.BytesIO()
+    orc.write_table(table, out)
     return out.getvalue()
 
 
@@ -172,6 +180,27 @@ def test_what_a_record_is_comes_back(reading, sink_job, tmp_path, rows):
     assert reading().rows(FileSource.avro(tmp_path)) == rows
 
 
+def test_records_without_fields_are_counted_and_not_written(reading, sink_job, tmp_path):
+    path = stored(of_library(record(), [{}] * 500, sync_interval=1))
+    assert reading().rows_with_cuts(FileSource.avro(path), [3, 100, 7]) == [{}] * 500
+    for form in ("avro", "orc", "parquet"):
+        job = sink_job(getattr(FileSink, form)(tmp_path / form))
+        job.start()
+        with pytest.raises(TypeMismatchError, match=r"(?s)records without fields.*\.staging"):
+            job.write([{}, {}])
+
+
+@pytest.mark.parametrize("form", ["avro", "orc"])
+def test_a_column_that_the_first_file_has_not_is_named(form, tmp_path):
+    made = file_of([[{"a": 1}]]) if form == "avro" else of_orc(pa.table({"a": [1]}))
+    (tmp_path / "one").write_bytes(made)
+    with TableEnvironment.create(mode="streaming", parallelism=1, actor_system="local") as t:
+        options = f"'connector' = 'filesystem', 'path' = '{tmp_path}', 'format' = '{form}'"
+        t.execute_sql(f"CREATE TABLE t (a BIGINT, c DOUBLE) WITH ({options})")
+        with pytest.raises(HeadraceError, match=r"(?s)the file has no column 'c'; it has \['a'\].*/one"):
+            t.execute_sql("SELECT a, c FROM t").to_arrow()
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
@@ -250,12 +279,13 @@ def block(number, data, sync=SYNC):
         (block(-1, b""), "a block has -1 records"),
         (block(1, b""), "a block cannot be read"),
         (block(2**40, b""), "0 bytes are no 1099511627776 records"),
+        (GOOD[: FIRST + 16] + long_bytes(1) + long_bytes(2**31), "a block has 1 records in 2147483648 bytes"),
         (block(1, b"\x02\x02aa"), "a block cannot be read"),
         (block(1, b"\x02\x02\xff"), "a block cannot be read"),
         (block(2, b"\x02\x02a"), "a block cannot be read"),
         (block(1, b"\x02\x03a"), "a block cannot be read"),
     ],
-    ids=[f"damage {number}" for number in range(20)],  # syncs are drawn anew by each process
+    ids=[f"damage {number}" for number in range(21)],  # syncs are drawn anew by each process
 )
 def test_a_damaged_file_is_an_error_with_its_place(reading, data, message):
     with pytest.raises(SourceError, match=rf"(?s)({message}).*a\.avro"):

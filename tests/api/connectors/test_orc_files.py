@@ -73,6 +73,18 @@ def test_a_file_is_cut_by_stripes_whatever_the_parallelism(reading):
     assert reading().rows(FileSource.orc(stored(data), ["t"], split_bytes=1)) == [{"t": row["t"]} for row in rows]
 
 
+def test_columns_are_chosen_by_their_whole_name_and_in_any_order(reading):
+    """Arrow takes what is behind a dot for a part of a column."""
+    out = io.BytesIO()
+    orc.write_table(pa.table({"x.y": [1, 2], "x": [{"y": 5, "z": 6}, None], "k": [7, 8]}), out)
+    path = stored(out.getvalue())
+    assert reading().rows(FileSource.orc(path, ["x.y"])) == [{"x.y": 1}, {"x.y": 2}]
+    [batch] = reading().batches(FileSource.orc(path, ["k", "x"]))
+    assert batch.columns.to_pydict() == {"k": [7, 8], "x": [{"y": 5, "z": 6}, None]}
+    assert batch.columns.schema.names == ["k", "x"]
+    assert len(reading().rows(FileSource.orc(path, []))) == 2
+
+
 @pytest.mark.parametrize("compression", ["zlib", "snappy", "lz4", "zstd", "none"])
 def test_each_compression_is_written_and_read(reading, sink_job, tmp_path, compression):
     job = sink_job(FileSink.orc(tmp_path, compression=compression), checkpointing=False)
