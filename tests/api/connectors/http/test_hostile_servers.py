@@ -10,10 +10,11 @@ import json
 
 import pytest
 from raw_server import RawServer
+from reading_kit import Reading
 
 from headrace.connectors.http import HttpEventSource, HttpLineSource, HttpPageSource, HttpSink, JsonMessages
 from headrace.connectors.http.client import Endpoint, HttpAwayError, HttpClient
-from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, EnumeratorContext, ReaderContext
+from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
 from headrace.engine.errors import HeadraceError
 from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing.sink_harness import SinkTestHarness
@@ -30,35 +31,10 @@ def target_of(request):
     return request.split(b" ")[1].decode()
 
 
-class Reading:
-    """A reader under hand."""
-
-    def __init__(self, source, splits=None):
-        self.reader = source.create_reader()
-        self.reader.open(ReaderContext("in", 0, 1, lambda: 0, MetricGroup(), lambda batch: None))
-        self.reader.add_splits(splits or source.create_enumerator(EnumeratorContext(1)).discover().splits)
-
-    def rows(self, number=1 << 30):
-        """So many rows, or all up to the end."""
-        rows = []
-        while len(rows) < number:
-            found = self.reader.poll(100)
-            if found is ALL_SPLITS_FINISHED:
-                break
-            if found is not NOTHING_NOW:
-                rows += [row["n"] for part in found if hasattr(part, "batch") for row in part.batch.rows]
-        return rows
-
-    def close(self):
-        splits = self.reader.snapshot()
-        self.reader.close()
-        return splits
-
-
 def rows_of(source, number=1 << 30, splits=None):
     reading = Reading(source, splits)
     try:
-        return reading.rows(number)
+        return [row["n"] for row in reading.rows(number)]
     finally:
         reading.close()
 

@@ -16,6 +16,7 @@ from failing_functions import FailsAtFirst, some
 from http_service import http_service  # noqa: F401 - a fixture
 from hypothesis import given
 from hypothesis import strategies as st
+from reading_kit import Reading
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.http import (
@@ -29,9 +30,8 @@ from headrace.connectors.http import (
 )
 from headrace.connectors.http.json_places import Pointer
 from headrace.connectors.http.server_sent import EventParser, LineSplitter
-from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, EnumeratorContext, ReaderContext
-from headrace.engine.errors import ConfigurationError, HeadraceError
-from headrace.engine.kernel.metrics import MetricGroup
+from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED
+from headrace.engine.errors import ConfigurationError
 
 PAGES = {"records": "/data/items", "cursor": "/next", "parameter": "cursor", "interval": "10 ms"}
 
@@ -74,35 +74,6 @@ def test_jobs_are_exactly_once_through_failures_and_rescales(http_service, tmp_p
 
 
 # --------------------------------------------------------------------------------------------------------- by a reader
-class Reading:
-    """A reader under hand."""
-
-    def __init__(self, source, splits=None):
-        self.letters = []
-        self.reader = source.create_reader()
-        self.reader.open(ReaderContext("in", 0, 1, lambda: 0, MetricGroup(), self.letters.append))
-        self.reader.add_splits(splits or source.create_enumerator(EnumeratorContext(1)).discover().splits)
-
-    def poll(self):
-        found = self.reader.poll(100)
-        if found in (NOTHING_NOW, ALL_SPLITS_FINISHED):
-            return []
-        return [row for part in found if hasattr(part, "batch") for row in part.batch.rows]
-
-    def rows(self, number):
-        rows = []
-        while len(rows) < number:
-            rows += self.poll()
-        return rows
-
-    def fails(self):
-        with pytest.raises(HeadraceError) as told:
-            while True:
-                self.poll()
-        self.reader.close()
-        return str(told.value)
-
-
 def put(service, number):
     name = service.new_name()
     service.put(name, [json.dumps({"n": n}) for n in range(number)])

@@ -16,14 +16,14 @@ import pytest
 from campaigns import campaign
 from failing_functions import FailsAtFirst, some
 from http_service import http_service  # noqa: F401 - a fixture
+from reading_kit import Reading
 from websocket_service import websocket_service  # noqa: F401 - a fixture
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.http import HttpSink
 from headrace.connectors.websocket import BytesMessages, JsonMessages, TextMessages, Tls, WebSocketSource
-from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, EnumeratorContext, ReaderContext
-from headrace.engine.errors import ConfigurationError, HeadraceError
-from headrace.engine.kernel.metrics import MetricGroup
+from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED
+from headrace.engine.errors import ConfigurationError
 
 CURSOR = {"cursor": "/id", "parameter": "since"}
 
@@ -63,34 +63,6 @@ def test_jobs_whose_server_is_killed(parallelisms, websocket_service, http_servi
 
 
 # --------------------------------------------------------------------------------------------------------- by a reader
-class Reading:
-    """A reader under hand."""
-
-    def __init__(self, source, splits=None):
-        self.reader = source.create_reader()
-        self.reader.open(ReaderContext("in", 0, 1, lambda: 0, MetricGroup(), lambda batch: None))
-        self.reader.add_splits(splits or source.create_enumerator(EnumeratorContext(1)).discover().splits)
-
-    def poll(self):
-        found = self.reader.poll(100)
-        if found in (NOTHING_NOW, ALL_SPLITS_FINISHED):
-            return []
-        return [row for part in found if hasattr(part, "batch") for row in part.batch.rows]
-
-    def rows(self, number):
-        rows = []
-        while len(rows) < number:
-            rows += self.poll()
-        return rows
-
-    def fails(self):
-        with pytest.raises(HeadraceError) as told:
-            while True:
-                self.poll()
-        self.reader.close()
-        return str(told.value)
-
-
 def put(service, number):
     name = service.new_name()
     service.put(name, [{"n": n} for n in range(number)])
