@@ -229,6 +229,19 @@ class Options:
         return parse_duration_ms(text)
 
 
+def lookup_retries_of(options: Options) -> int:
+    """Take how often rows that were not answered are asked for again.
+
+    Raises:
+        ConfigurationError: If it is less than never.
+    """
+    retries: int = options.take("lookup.max-retries", int, 3)
+    if retries < 0:
+        message = f"lookup.max-retries must be at least 0; got {retries}"
+        raise ConfigurationError(message)
+    return retries
+
+
 def lookup_cache_of(options: Options) -> LookupCache | None:
     """Take the options of a cache; None if there is to be none.
 

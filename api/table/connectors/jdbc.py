@@ -19,7 +19,7 @@ from ...connectors.sql.dialects import SQLITE, connector_of
 from ...connectors.sql.reading import ReadSettings, SqlLookup, TableRows
 from ...connectors.sql.sink import SqlExecutionOptions, SqlSink
 from ...connectors.sql.source import KeyRanges, SqlSource, in_range
-from .contract import Options, TableConnector, lookup_cache_of
+from .contract import Options, TableConnector, lookup_cache_of, lookup_retries_of
 from .deletions import DELETED, with_deletions
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class JdbcTable(TableConnector):
         self._schema = schema
         self._ranges = _ranges_of(options, schema)
         self.lookup_cache = lookup_cache_of(options)
-        self._lookup_retries = options.take("lookup.max-retries", int, 3)
+        self._lookup_retries = lookup_retries_of(options)
         self._sink_id = options.take("sink.id")
         self._writing = SqlExecutionOptions(
             batch_size=options.take("sink.buffer-flush.max-rows", int, 5_000),
@@ -59,9 +59,6 @@ class JdbcTable(TableConnector):
             max_retries=options.take("sink.max-retries", int, 3),
         )
         connector_of(self._url)
-        if self._lookup_retries < 0:
-            message = f"lookup.max-retries must be at least 0; got {self._lookup_retries}"
-            raise ConfigurationError(message)
         if partitioned_by:
             message = "PARTITIONED BY is not supported for tables of a database"
             raise ConfigurationError(message)

@@ -20,7 +20,7 @@ from ...formats.messages import CsvMessages, JsonMessages
 from .changelog import ChangelogColumns, behind
 from .contract import Options, TableConnector
 from .deletions import DELETED, with_deletions
-from .message_formats import FORMATS, KIND_COLUMN, OF_CHANGES, format_of, raw_format
+from .message_formats import FORMATS, KIND_COLUMN, OF_CHANGES, format_of, on_error_of, raw_format
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -134,8 +134,7 @@ class KafkaTable(_Topics):
         # A format without such an option of its own (Avro, raw) has that of JSON.
         name = OF_CHANGES if self._format.gives_changes else "csv" if isinstance(self._format, CsvMessages) else "json"
         self._skipping = f"{name}.ignore-parse-errors"
-        skips = options.take(self._skipping, Options.boolean, default=False)
-        self._on_error: Literal["skip", "fail"] = "skip" if skips else "fail"
+        self._on_error = on_error_of(options, name)
 
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None

@@ -5,6 +5,8 @@ Source: Flink's documentation ("Formats").
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError
@@ -16,7 +18,7 @@ from ...formats.protobuf_messages import ProtobufMessages
 from ...formats.schema_registry import SchemaRegistry
 from .contract import Options
 
-__all__ = ["FORMATS", "KIND_COLUMN", "OF_CHANGES", "format_of", "raw_format"]
+__all__ = ["FORMATS", "KIND_COLUMN", "OF_CHANGES", "format_of", "on_error_of", "raw_format"]
 
 FORMATS = ("json", "csv", "raw", "avro", "avro-confluent", "protobuf", "protobuf-confluent")
 OF_CHANGES = "debezium-json"
@@ -59,6 +61,12 @@ def format_of(
     if name == "csv":
         return CsvMessages(schema, delimiter)
     return raw_format(schema, "format 'raw'")
+
+
+def on_error_of(options: Options, format_name: str = "json") -> Literal["fail", "skip"]:
+    """Return what is to become of messages that cannot be decoded."""
+    skips = options.take(f"{format_name}.ignore-parse-errors", Options.boolean, default=False)
+    return "skip" if skips else "fail"
 
 
 def _registry_of(options: Options, prefix: str, subject: str | None) -> SchemaRegistry:

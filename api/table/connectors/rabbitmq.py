@@ -12,12 +12,11 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.messages.decoding import OnError
 from ...connectors.rabbitmq import RabbitQueueSink, RabbitQueueSource, RabbitStreamSink, RabbitStreamSource
 from ...connectors.rabbitmq.queue_reader import METADATA as OF_QUEUES
 from ...connectors.rabbitmq.stream_reader import METADATA as OF_STREAMS
 from .contract import Options, TableConnector
-from .message_formats import format_of
+from .message_formats import format_of, on_error_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -54,8 +53,7 @@ class RabbitmqTable(TableConnector):
         self._is_stream = streams is not None
         self._names = tuple(part.strip() for part in (streams or queues or "").split(";"))
         self._format = format_of(options, schema, "format", None, ("json", "csv", "raw", "avro"))
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
-        self._on_error: OnError = "skip" if skips else "fail"
+        self._on_error = on_error_of(options)
         self.metadata_types = {name: kind for name, (kind, _) in (OF_STREAMS if streams else OF_QUEUES).items()}
         self.is_bounded = False
         self._scan = self._of_stream(options) if self._is_stream else self._of_queue(options)

@@ -12,13 +12,12 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.messages.decoding import OnError
 from ...connectors.redis import RedisHashes, RedisSink, RedisStream, RedisStreamSource, RedisStrings
 from ...connectors.redis.reader import METADATA
 from ...connectors.redis.targets import RedisTarget
 from .contract import Options, TableConnector
 from .deletions import DELETED, with_deletions
-from .message_formats import format_of
+from .message_formats import format_of, on_error_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -72,8 +71,7 @@ class RedisTable(TableConnector):
             raise ConfigurationError(message)
         self._start = given or mode
         self.is_bounded = options.choice("scan.bounded.mode", ("unbounded", "latest"), "unbounded") == "latest"
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
-        self._on_error: OnError = "skip" if skips else "fail"
+        self._on_error = on_error_of(options)
         self._max_length = options.take("sink.max-length", int)
 
     def keyed_by(self, primary_key: tuple[str, ...]) -> None:

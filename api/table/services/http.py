@@ -12,12 +12,12 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.http import HttpEventSource, HttpLineSource, HttpPageSource, HttpSink, Tls
+from ...connectors.http import HttpEventSource, HttpLineSource, HttpPageSource, HttpSink
 from ...connectors.http.page_reader import PAGE_METADATA
 from ...connectors.http.stream_source import EVENT_METADATA, LINE_METADATA
-from ...connectors.messages.decoding import OnError
 from ..connectors.contract import Options, TableConnector
-from ..connectors.message_formats import format_of
+from ..connectors.message_formats import format_of, on_error_of
+from .client_options import given, tls_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -53,13 +53,11 @@ class HttpTable(TableConnector):
             raise ConfigurationError(message)
         self._urls = options.need("url").split()
         self._format = format_of(options, schema, "format", None, ("json", "csv", "raw"))
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
-        self._on_error: OnError = "skip" if skips else "fail"
-        files = [options.take(f"tls.{name}") for name in ("ca-file", "certificate-file", "key-file", "key-password")]
+        self._on_error = on_error_of(options)
         self._asks: dict[str, Any] = {
             "headers": options.take_all("headers."),
-            "tls": Tls(*files) if any(files) else None,
-            **_given(patience=options.take("patience"), timeout=options.take("timeout")),
+            "tls": tls_of(options),
+            **given(patience=options.take("patience"), timeout=options.take("timeout")),
         }
         mode = options.choice("scan.mode", tuple(_SOURCES), "pages")
         self._make, known = _SOURCES[mode]
@@ -70,7 +68,7 @@ class HttpTable(TableConnector):
             options.choice("sink.delivery-guarantee", ("exactly-once", "at-least-once"), "at-least-once")
             == "exactly-once"
         )
-        self._writing = _given(
+        self._writing = given(
             framing=options.take("sink.framing"),
             batch_size=options.take("sink.batch-size", int),
             method=options.take("sink.method"),
@@ -85,14 +83,14 @@ class HttpTable(TableConnector):
                 "events": [kind.strip() for kind in kinds.split(";") if kind.strip()],
                 "needs_ids": options.take("scan.needs-ids", Options.boolean, default=True),
             }
-        found = _given(
+        found = given(
             cursor=options.take("scan.cursor"),
             parameter=options.take("scan.parameter"),
             interval=options.take("scan.interval"),
             bounded=options.take("scan.bounded", Options.boolean),
         )
         if mode == "pages":
-            found |= _given(body=options.take("scan.body"), records=options.take("scan.records"))
+            found |= given(body=options.take("scan.body"), records=options.take("scan.records"))
         return found
 
     def stream(
@@ -120,7 +118,3 @@ class HttpTable(TableConnector):
             raise ConfigurationError(message)
         make = HttpSink.exactly_once if self._is_exact else HttpSink.at_least_once
         stream.sink_to(make(self._urls[0], value=self._format, **self._asks, **self._writing)).name(table)
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

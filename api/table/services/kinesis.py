@@ -16,9 +16,8 @@ from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.kinesis import KinesisSink, KinesisSource
 from ...connectors.kinesis.reader import METADATA
-from ...connectors.messages.decoding import OnError
 from ..connectors.contract import Options, TableConnector
-from ..connectors.message_formats import format_of
+from ..connectors.message_formats import format_of, on_error_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -67,7 +66,6 @@ class KinesisTable(TableConnector):
             "endpoint": options.take("aws.endpoint"),
             "options": _credentials(options),
         }
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
         self.is_bounded = options.choice("scan.bounded.mode", ("unbounded", "latest"), "unbounded") == "latest"
         options.choice("source.reader.type", ("POLLING",), "POLLING")
         self._source: dict[str, Any] = {
@@ -76,7 +74,7 @@ class KinesisTable(TableConnector):
             "discovery_interval": options.take("source.shard.discovery.interval", str, "10 s"),
             "max_records_per_read": options.take("source.shard.get-records.max-record-count", int, 10_000),
             "on_expired": _on_expired(options),
-            "on_error": _on_error(skips),
+            "on_error": on_error_of(options),
         }
         options.choice("sink.partitioner", ("random",), "random")
         self._sink: dict[str, Any] = {
@@ -147,7 +145,3 @@ def _seconds_of(text: str) -> float:
 def _on_expired(options: Options) -> Literal["fail", "earliest"]:
     is_lenient = options.choice("source.on-expired", ("fail", "TRIM_HORIZON"), "fail") == "TRIM_HORIZON"
     return "earliest" if is_lenient else "fail"
-
-
-def _on_error(skips: bool) -> OnError:
-    return "skip" if skips else "fail"

@@ -15,10 +15,10 @@ from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.state.extras import needs
 
-from ...connectors.mongodb import MongodbClient, MongodbLookup, MongodbSink, MongodbSource, UpsertOptions
-from ..connectors.contract import Options, TableConnector, lookup_cache_of
+from ...connectors.mongodb import MongodbClient, MongodbLookup, MongodbSink, MongodbSource
+from ..connectors.contract import Options, TableConnector, lookup_cache_of, lookup_retries_of
 from ..connectors.deletions import DELETED, with_deletions
-from .upsert_options import order_of, refused_of
+from .upsert_options import order_of, writing_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -60,13 +60,7 @@ class MongodbTable(TableConnector):
         self._number_field = options.take("sink.number-field", str, "_number")
         self._numbers = options.take("sink.numbers-collection", str, "headrace_numbers")
         options.choice("sink.delivery-guarantee", ("at-least-once",), "at-least-once")
-        self._writing = UpsertOptions(
-            batch_size=options.take("sink.buffer-flush.max-rows", int, 1_000),
-            batch_interval=options.take("sink.buffer-flush.interval", Options.duration, 1_000),
-            request_timeout=options.take("connection.request-timeout", Options.duration, 30_000),
-            patience=options.take("sink.patience", Options.duration, 60_000),
-            on_error=refused_of(options, "failure-handler"),
-        )
+        self._writing = writing_of(options)
         self._splits = options.take("scan.splits", int, 16)
         self._page_size = options.take("scan.fetch-size", int, 2_048)
         query = options.take("scan.filter", _query)
@@ -74,10 +68,7 @@ class MongodbTable(TableConnector):
         self._there = None if self._marker is None else {self._marker: None}
         self._query = {"$and": [self._there, query]} if self._there and query else self._there or query
         self.lookup_cache = lookup_cache_of(options)
-        self._lookup_retries = options.take("lookup.max-retries", int, 3)
-        if self._lookup_retries < 0:
-            message = f"lookup.max-retries must be at least 0; got {self._lookup_retries}"
-            raise ConfigurationError(message)
+        self._lookup_retries = lookup_retries_of(options)
 
     def keyed_by(self, primary_key: tuple[str, ...]) -> None:
         """Take the PRIMARY KEY."""

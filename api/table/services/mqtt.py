@@ -12,11 +12,11 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.messages.decoding import OnError
-from ...connectors.mqtt import MqttSink, MqttSource, Tls
+from ...connectors.mqtt import MqttSink, MqttSource
 from ...connectors.mqtt.reader import METADATA
 from ..connectors.contract import Options, TableConnector
-from ..connectors.message_formats import format_of
+from ..connectors.message_formats import format_of, on_error_of
+from .client_options import tls_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -48,11 +48,9 @@ class MqttTable(TableConnector):
         self._url = options.need("url")
         self._topics = tuple(part.strip() for part in options.need("topic").split(";"))
         self._format = format_of(options, schema, "format", None, ("json", "csv", "raw", "avro"))
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
-        self._on_error: OnError = "skip" if skips else "fail"
+        self._on_error = on_error_of(options)
         self._client_id = options.take("client-id")
-        files = [options.take(f"tls.{name}") for name in ("ca-file", "certificate-file", "key-file", "key-password")]
-        self._tls = Tls(*files) if any(files) else None
+        self._tls = tls_of(options)
         self._scan: dict[str, Any] = {
             "consumers": options.take("scan.consumers", int, 1),
             "deduplicate_by": options.take("scan.deduplicate-by"),

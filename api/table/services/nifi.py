@@ -12,11 +12,11 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.messages.decoding import OnError
-from ...connectors.nifi import NiFiSink, NiFiSource, Tls
+from ...connectors.nifi import NiFiSink, NiFiSource
 from ...connectors.nifi.port_reader import METADATA
 from ..connectors.contract import Options, TableConnector
-from ..connectors.message_formats import format_of
+from ..connectors.message_formats import format_of, on_error_of
+from .client_options import tls_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -47,10 +47,8 @@ class NiFiTable(TableConnector):
         self._url = options.need("url")
         self._ports = tuple(part.strip() for part in options.need("port").split(";"))
         self._format = format_of(options, schema, "format", None, ("json", "csv", "raw", "avro"))
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
-        self._on_error: OnError = "skip" if skips else "fail"
-        files = [options.take(f"tls.{name}") for name in ("ca-file", "certificate-file", "key-file", "key-password")]
-        self._tls = Tls(*files) if any(files) else None
+        self._on_error = on_error_of(options)
+        self._tls = tls_of(options)
         self._scan: dict[str, Any] = {
             "deduplicate": options.take("scan.deduplicate", Options.boolean, default=True),
             "prefetch": options.take("scan.prefetch", int, 10_000),

@@ -15,11 +15,11 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.messages.decoding import OnError
 from ...connectors.opensearch import JsonMessages, OpenSearchSink, OpenSearchSource, SearchClient, UpsertOptions
 from ...connectors.opensearch.reader import METADATA
 from ..connectors.contract import Options, TableConnector
 from ..connectors.deletions import DELETED, with_deletions
+from ..connectors.message_formats import on_error_of
 from .upsert_options import order_of, refused_of
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ class OpenSearchTable(TableConnector):
         self._query = {"bool": {"filter": [there, query]}} if there and query else there or query
         self._slices = options.take("scan.slices", int, 1)
         self._keep_alive = options.take("scan.keep-alive", Options.duration, 300_000)
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
-        self._on_error: OnError = "skip" if skips else "fail"
+        self._on_error = on_error_of(options)
 
     def keyed_by(self, primary_key: tuple[str, ...]) -> None:
         """Take the PRIMARY KEY."""

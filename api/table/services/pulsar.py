@@ -12,11 +12,10 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError, nearest
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.messages.decoding import OnError
 from ...connectors.pulsar import PulsarSink, PulsarSource
 from ...connectors.pulsar.reader import METADATA
 from ..connectors.contract import Options, TableConnector
-from ..connectors.message_formats import format_of
+from ..connectors.message_formats import format_of, on_error_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -57,8 +56,7 @@ class PulsarTable(TableConnector):
             raise ConfigurationError(message)
         self._start = start if time_ms is None else f"timestamp:{time_ms}"
         self.is_bounded = options.choice("source.stop.at-message-id", ("never", "latest"), "never") == "latest"
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
-        self._on_error: OnError = "skip" if skips else "fail"
+        self._on_error = on_error_of(options)
 
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None

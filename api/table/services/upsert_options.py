@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, nearest
 
-from ...connectors.upserts import OrderKey
+from ...connectors.upserts import OrderKey, UpsertOptions
 from ..connectors.contract import Options
 
-__all__ = ["order_of", "refused_of"]
+__all__ = ["order_of", "refused_of", "writing_of"]
 
 
 def order_of(options: Options, schema: pa.Schema) -> OrderKey | None:
@@ -44,6 +44,17 @@ def order_of(options: Options, schema: pa.Schema) -> OrderKey | None:
         message = f"'sink.order-column' is a column, and maybe another one for ties; got {text!r}"
         raise ConfigurationError(message)
     return OrderKey(columns[0], columns[1] if len(columns) == 2 else None, 1_000 if ties_below is None else ties_below)
+
+
+def writing_of(options: Options) -> UpsertOptions:
+    """Return how rows are brought there."""
+    return UpsertOptions(
+        batch_size=options.take("sink.buffer-flush.max-rows", int, 1_000),
+        batch_interval=options.take("sink.buffer-flush.interval", Options.duration, 1_000),
+        request_timeout=options.take("connection.request-timeout", Options.duration, 30_000),
+        patience=options.take("sink.patience", Options.duration, 60_000),
+        on_error=refused_of(options, "failure-handler"),
+    )
 
 
 def refused_of(options: Options, name: str) -> Literal["fail", "skip"]:

@@ -12,11 +12,11 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.messages.decoding import OnError
-from ...connectors.websocket import Tls, WebSocketSink, WebSocketSource
+from ...connectors.websocket import WebSocketSink, WebSocketSource
 from ...connectors.websocket.source import WEBSOCKET_METADATA
 from ..connectors.contract import Options, TableConnector
-from ..connectors.message_formats import format_of
+from ..connectors.message_formats import format_of, on_error_of
+from .client_options import given, tls_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -47,21 +47,19 @@ class WebSocketTable(TableConnector):
             raise ConfigurationError(message)
         self._urls = options.need("url").split()
         self._format = format_of(options, schema, "format", None, ("json", "csv", "raw"))
-        skips = options.take("json.ignore-parse-errors", Options.boolean, default=False)
-        self._on_error: OnError = "skip" if skips else "fail"
-        files = [options.take(f"tls.{name}") for name in ("ca-file", "certificate-file", "key-file", "key-password")]
+        self._on_error = on_error_of(options)
         self._asks: dict[str, Any] = {
             "headers": options.take_all("headers."),
             "subprotocols": options.take("subprotocols", str.split, ()),
-            "tls": Tls(*files) if any(files) else None,
-            **_given(
+            "tls": tls_of(options),
+            **given(
                 ping=options.take("ping"),
                 timeout=options.take("timeout"),
                 patience=options.take("patience"),
                 max_bytes=options.take("max-message-size", Options.memory),
             ),
         }
-        self._scan: dict[str, Any] = _given(
+        self._scan: dict[str, Any] = given(
             cursor=options.take("scan.cursor"),
             parameter=options.take("scan.parameter"),
             subscribe=options.take("scan.subscribe", _lines),
@@ -70,7 +68,7 @@ class WebSocketTable(TableConnector):
             bounded=options.take("scan.bounded", Options.boolean),
         )
         self.is_bounded = bool(self._scan.get("bounded", False))
-        self._writing: dict[str, Any] = _given(
+        self._writing: dict[str, Any] = given(
             envelope=options.take("sink.envelope"),
             acknowledged_by=options.take("sink.acknowledged-by"),
             refused_by=options.take("sink.refused-by"),
@@ -104,7 +102,3 @@ class WebSocketTable(TableConnector):
 
 def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
