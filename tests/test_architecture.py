@@ -502,6 +502,5 @@ def test_what_leads_opens_programs_that_were_submitted_and_nothing_else():
         ),  # the submission, which the Dispatcher had from a client or job store
         ("load_program", "job_graph"),  # the same, where its operators are noted for checkpoints
         ("load_program", "dump_program(vertex)"),  # a copy of what was opened
-        ("load_program", "dump_program_classes(job_graph.vertices.values())[1]"),  # likewise
         ("load", "checkpoint_id"),  # a manifest: JSON
     }

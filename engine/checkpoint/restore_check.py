@@ -175,7 +175,7 @@ def check_restore(
     manifest = point.manifest
     known = {state.uid: state for state in manifest.operators}
     operators: list[OperatorReport] = []
-    classes = ProgramClasses(lambda: load_program(dump_program_classes(job_graph.vertices.values())[1]))
+    classes = ProgramClasses(lambda: dump_program_classes(job_graph.vertices.values())[1])
     for vertex in job_graph.vertices.values():
         copied: JobVertex = load_program(dump_program(vertex))
         for node in copied.chain:

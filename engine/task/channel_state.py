@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from headrace.state.checkpoints.assignment import has_renamed_keys
 from headrace.state.checkpoints.manifest import Manifest
 from headrace.state.checkpoints.snapshot import CHANNEL_KIND, ChannelFile, RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId, VertexId
@@ -305,7 +306,8 @@ class ChannelFiles:
         job_graph: The program.
 
     Raises:
-        CheckpointMismatchError: If records are in flight where the program has no exchange.
+        CheckpointMismatchError: If records are in flight where the program has no exchange, or beside keys that belong
+            to other subtasks by now.
     """
 
     def __init__(self, manifest: Manifest, job_graph: JobGraph) -> None:
@@ -320,6 +322,14 @@ class ChannelFiles:
         ]
         if not files:
             return
+        for state in manifest.operators:
+            if has_renamed_keys(state):
+                message = (
+                    f"checkpoint {manifest.checkpoint_id} holds records in flight, and keys of operator {state.uid!r} "
+                    "whose class has another full name in the program"
+                )
+                hint = "start from a savepoint, or an aligned checkpoint, of the version that took it"
+                raise CheckpointMismatchError(message, hint=hint)
         exchanges = _exchanges(job_graph)
         uids = {node.uid for vertex in job_graph.vertices.values() for node in vertex.chain}
         for channel_file in files:

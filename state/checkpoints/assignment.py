@@ -1,6 +1,7 @@
 """How a checkpoint's files find the subtasks of the next run, at any parallelism.
 
-Keyed files go to every subtask whose key groups they meet (which then keeps its own), list and union files go to all
+Keyed files go to every subtask whose key groups they meet (which then keeps its own); to all, where the classes of
+their keys have other names now and so other hashes (`headrace.state.keys.key_classes`). List and union files go to all
 (which then deal them out by place). At the parallelism of the checkpoint a subtask gets back the list files that it
 wrote: so some subtasks can go back to a checkpoint while others go on from it.
 
@@ -14,11 +15,12 @@ from dataclasses import replace
 
 from ..errors import CheckpointMismatchError
 from ..identifiers import OperatorId
+from ..keys.key_classes import has_renamed_classes
 from ..keys.key_groups import KeyGroupRange, key_group_range
-from .manifest import Manifest
+from .manifest import Manifest, OperatorState
 from .snapshot import CHANNEL_KIND, OperatorSnapshot, TaskRestore
 
-__all__ = ["assign_restore", "unmatched_operators"]
+__all__ = ["assign_restore", "has_renamed_keys", "unmatched_operators"]
 
 
 def assign_restore(
@@ -46,6 +48,7 @@ def assign_restore(
         state = known.get(OperatorId(uid))
         if state is None:
             continue
+        is_renamed = has_renamed_keys(state)
         if state.has_keys and state.max_parallelism != max_parallelism:
             message = (
                 f"operator {uid!r} has keyed state of max parallelism {state.max_parallelism} in the checkpoint; "
@@ -57,17 +60,26 @@ def assign_restore(
         is_undealt = state.parallelism == parallelism
         if is_undealt:
             undealt.add(state.uid)
-        filtered = (_filtered(one, owned, not is_undealt or one.subtask == subtask) for one in state.subtasks)
+        filtered = (
+            _filtered(one, None if is_renamed else owned, not is_undealt or one.subtask == subtask)
+            for one in state.subtasks
+        )
         assigned[state.uid] = tuple(snapshot for snapshot in filtered if snapshot.files)
     return TaskRestore(manifest.checkpoint_id, root, assigned, frozenset(undealt))
 
 
-def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange, has_lists: bool) -> OperatorSnapshot:
+def has_renamed_keys(state: OperatorState) -> bool:
+    """Whether keys of an operator are of classes that have other names now; where the program's classes are known."""
+    files = (file.metadata for snapshot in state.subtasks for file in snapshot.files)
+    return any(has_renamed_classes(facts) for file in files for facts in (file, *file.get("states", ())))
+
+
+def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange | None, has_lists: bool) -> OperatorSnapshot:
     files = tuple(
         file
         for file in snapshot.files
         if file.kind != CHANNEL_KIND
-        and (file.key_groups is None or owned.overlaps(*file.key_groups))
+        and (file.key_groups is None or owned is None or owned.overlaps(*file.key_groups))
         and (has_lists or file.kind != "list")
     )
     return replace(snapshot, files=files)

@@ -5,6 +5,9 @@ same shape (`headrace.state.reading.program_classes`). Otherwise it is equal to 
 would lie there for ever while the key began anew; so the restore is refused. Named tuples are equal to any tuple of the
 same values: of them only the fields must be the same, if the class is still there.
 
+If the class is there under another full name, its keys are hashed anew and may go to other subtasks: a name is part of
+the hash of a key.
+
 A *note* is JSON: ``{"module": ..., "name": ..., "shape": ...}``; of a class that goes by value also ``"id"``, which
 tells those of one name apart when a job goes on after a failure.
 
@@ -13,7 +16,7 @@ Source: Flink's ``TypeSerializerSchemaCompatibility`` of key serializers, which 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import CheckpointMismatchError
@@ -28,7 +31,16 @@ from ..reading.program_classes import (
     shape_text,
 )
 
-__all__ = ["KEY_CLASSES", "check_key_classes", "check_noted_classes", "has_shared_names", "merged_notes", "notes_of"]
+__all__ = [
+    "KEY_CLASSES",
+    "check_key_classes",
+    "check_noted_classes",
+    "has_renamed_classes",
+    "has_shared_names",
+    "merged_notes",
+    "notes_of",
+    "renamed_notes",
+]
 
 KEY_CLASSES = "key_classes"
 """The fact of a state that holds its notes; absent where all keys are plain."""
@@ -83,6 +95,35 @@ def has_shared_names(facts: Mapping[str, Any]) -> bool:
     """Whether a state's keys are of classes whose names the program, as far as it is known, has several of."""
     classes, notes = classes_in_use(), facts.get(KEY_CLASSES) or ()
     return classes is not None and any(len(classes.all_of(note["module"], note["name"])) > 1 for note in notes)
+
+
+def has_renamed_classes(facts: Mapping[str, Any]) -> bool:
+    """Whether a state's keys were hashed by other names of their classes than these have in the program.
+
+    A class may have moved; and earlier versions called a nested one by the last part of its name alone, wherever it was
+    made from a program's pickle. Such keys belong to other key groups now.
+    """
+    try:
+        return any(one.__qualname__ != note["name"] for note, one in _own_classes_of(facts.get(KEY_CLASSES) or ()))
+    except (KeyError, TypeError, AttributeError):
+        return False  # they are no notes: what restores the state says so
+
+
+def renamed_notes(notes: Iterable[dict[str, Any]]) -> Notes:
+    """Notes with the names that the classes have in the program."""
+    notes = list(notes)
+    names = {id(note): one.__qualname__ for note, one in _own_classes_of(notes)}
+    return merged_notes([{**note, "name": names.get(id(note), note["name"])} for note in notes])
+
+
+def _own_classes_of(notes: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], type]]:
+    """The program's classes that notes are about, as far as names are part of hashes: tuples go by their values."""
+    if classes_in_use() is None:
+        return
+    for note in notes:
+        own = class_by_name(str(note["module"]), str(note["name"]))
+        if own is not None and not issubclass(own, tuple):
+            yield note, own
 
 
 def check_key_classes(keys: Iterable[Any]) -> None:

@@ -9,8 +9,12 @@ A class is the same in another run if its *shape* is: the fields of a dataclass 
 and values of an enum's members (new ones may have come), the attributes that the code of another class sets
 (`headrace.state.reading.own_attributes`). Of classes that are none of these only the name is known.
 
-Several classes may share a module and a name (two of two functions; nested ones, whose pickles name the last part).
-Within a run cloudpickle tells them apart by the ids that it gives them; in another run nobody can.
+A class is called by its full name, ``Shop.Order`` or ``program.<locals>.Order``, in all processes. Before, pickles
+left out all but the last part, so checkpoints may have that alone; and a class may have moved. It is therefore looked
+for by its last part, too.
+
+Several classes may share a module and a name (two that one function has made). Within a run cloudpickle tells them
+apart by the ids that it gives them; in another run nobody can.
 """
 
 from __future__ import annotations
@@ -69,12 +73,14 @@ class ProgramClasses:
         self._by_name: dict[tuple[str, str], list[type]] | None = None
 
     def find(self, module: str, name: str) -> type | None:
-        """The class of that name, of a nested one its last part; None if there is none, or several."""
+        """The class of that full name, else the one whose name has the same last part; None if there are several."""
         found = self.all_of(module, name)
+        if len(found) > 1 and "." in name:
+            found = [one for one in found if one.__qualname__ == name]
         return found[0] if len(found) == 1 else None
 
     def all_of(self, module: str, name: str) -> Sequence[type]:
-        """All classes of that name."""
+        """All classes whose name has the same last part."""
         if self._by_name is None:
             self._by_name = {}
             for each in _without_forerunners(dict.fromkeys(self._load())):

@@ -54,6 +54,9 @@ DEFINES_A_CLASS = re.compile(re.escape(FILLING[1].encode()))
 MAKING = {"_make_skeleton_class": 4, "_make_skeleton_enum": 5}
 """The functions by which cloudpickle begins a class, or finds it; and which argument is the id that it is known by."""
 
+CLASS_NAMESPACE, ENUM_QUALNAME, ENUM_MODULE = 3, 2, 4
+"""Places of arguments of these functions: with what a class begins; what an enum is called, and in which module."""
+
 FILE_NAME = 10
 """The place of the file's name among the arguments that CPython builds a code object of."""
 
@@ -68,6 +71,14 @@ def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
 
 class _Writer(cloudpickle.Pickler):
     dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Of a class cloudpickle leaves out where it was defined: part of its name, by which keys are hashed."""
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and reduced[0] is cloudpickle._make_skeleton_class:
+            namespace = reduced[1][CLASS_NAMESPACE]
+            namespace["__qualname__"] = "".join(obj.__qualname__)
+        return reduced
 
 
 class _Gatherer(_Writer):
@@ -144,8 +155,12 @@ class _StateReader(_Reader):
 
     def _make(self, make: Callable[..., type], place: int, *arguments: Any) -> type:
         is_enum = make.__name__ == "_make_skeleton_enum"
-        module = arguments[4] if is_enum else arguments[3].get("__module__", "")
-        own = self._classes.find(module, arguments[1])
+        if is_enum:
+            module, name = arguments[ENUM_MODULE], arguments[ENUM_QUALNAME]
+        else:  # earlier versions have left its full name out
+            begun = arguments[CLASS_NAMESPACE]
+            module, name = begun.get("__module__", ""), begun.get("__qualname__", arguments[1])
+        own = self._classes.find(module, name)
         if own is None:
             return super()._make(make, place, *arguments)
         self._taken[own] = shape_of_members(arguments[3], arguments[0]) if is_enum else None
@@ -258,11 +273,11 @@ def load_program(data: Any, buffers: Iterable[Any] = ()) -> Any:
     return _Reader(io.BytesIO(data), buffers).load()
 
 
-def dump_program_classes(parts: Iterable[Any]) -> tuple[list[bytes], bytes]:
+def dump_program_classes(parts: Iterable[Any]) -> tuple[list[bytes], list[type], bytes]:
     """Pickle the parts of a program, and the classes that go with them by value.
 
     Returns:
-        The pickle of each part; and that of the classes, which `ProgramClasses` are read from.
+        The pickle of each part; the classes; and their pickle, which `ProgramClasses` are read from elsewhere.
 
     Raises:
         BaseException: Whatever an object raises that cannot be pickled.
@@ -275,7 +290,8 @@ def dump_program_classes(parts: Iterable[Any]) -> tuple[list[bytes], bytes]:
             writer.dump(part)
             pickles.append(stream.getvalue())
             classes += writer.classes
-    return pickles, dump_program(list(dict.fromkeys(classes)))
+    classes = list(dict.fromkeys(classes))
+    return pickles, classes, dump_program(classes)
 
 
 def load_state(data: bytes) -> Any:

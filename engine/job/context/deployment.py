@@ -13,6 +13,7 @@ from dataclasses import replace
 from headrace.state.checkpoints.assignment import assign_restore
 from headrace.state.checkpoints.snapshot import TaskRestore
 from headrace.state.identifiers import VertexId
+from headrace.state.reading.program_classes import ProgramClasses
 from headrace.state.reading.program_pickles import dump_program_classes
 
 from ...checkpoint.io import RestorePoint
@@ -47,6 +48,7 @@ class DeploymentFactory:
         # the classes that they bring.
         self._pickled: dict[VertexId, bytes] = {}
         self._program_classes = b""
+        self._classes = ProgramClasses(list)
         self._settings = _settings_in_force(job.settings, graph.job_graph)
         # The restore point that subtasks were last described for, and its records in flight.
         self._in_flight: tuple[RestorePoint, ChannelFiles] | None = None
@@ -81,7 +83,8 @@ class DeploymentFactory:
     def _pickle(self, vertex: VertexId) -> bytes:
         if not self._pickled:
             vertices = self._graph.job_graph.vertices
-            pickles, self._program_classes = dump_program_classes(vertices.values())
+            pickles, classes, self._program_classes = dump_program_classes(vertices.values())
+            self._classes = ProgramClasses(lambda: classes)
             self._pickled = dict(zip(vertices, pickles, strict=True))
         return self._pickled[vertex]
 
@@ -110,9 +113,10 @@ class DeploymentFactory:
         job_graph = self._graph.job_graph
         vertex = job_graph.vertices[vertex_id]
         operators = [(node.uid, vertex.max_parallelism) for node in vertex.chain]
-        assigned = assign_restore(point.manifest, point.root, operators, subtask, vertex.parallelism)
-        if self._in_flight is None or self._in_flight[0] is not point:
-            self._in_flight = (point, ChannelFiles(point.manifest, job_graph))
+        with self._classes.in_use():
+            assigned = assign_restore(point.manifest, point.root, operators, subtask, vertex.parallelism)
+            if self._in_flight is None or self._in_flight[0] is not point:
+                self._in_flight = (point, ChannelFiles(point.manifest, job_graph))
         proven = point.checkpoint_id if point.passed_over and point.must_prove else None
         repeats = bool(point.passed_over) and not point.must_prove
         return replace(

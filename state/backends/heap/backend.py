@@ -37,8 +37,10 @@ from ...keyed.declarations import DeclaredStates, is_same_form, restored_form
 from ...keyed.handles import heap_cell
 from ...keyed.layouts import Merge
 from ...keyed.managed_memory import ManagedMemory, MemoryAccount
-from ...keys.key_classes import check_noted_classes
-from ...keys.key_groups import KeyGroupRange
+from ...keys.hashing import hash_keys, with_one_nan
+from ...keys.key_classes import check_noted_classes, has_renamed_classes
+from ...keys.key_groups import KeyGroupRange, key_groups_of
+from ...values.encoding import decode_values
 from .operator_state import HeapOperatorStateBackend
 from .tables import COLUMNAR_PREFIX, HeapColumnarTable, HeapTable
 
@@ -145,7 +147,8 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
                     raise CheckpointMismatchError(message, operator=self.operator, state=part.state)
                 check_noted_classes(facts)
                 table = self._restored_table(part, data, facts)
-                owned = self._owned(data)
+                is_renamed = part.kind == HeapTable.kind and has_renamed_classes(facts)
+                owned = self._owned_anew(data, facts) if is_renamed else self._owned(data)
                 if owned.num_rows:
                     table.load(owned) if isinstance(table, HeapColumnarTable) else table.load(owned, facts)
             except CheckpointError as error:
@@ -219,6 +222,13 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
         first = int(np.searchsorted(key_groups, self.key_groups.start, "left"))
         last = int(np.searchsorted(key_groups, self.key_groups.end, "right"))
         return data.slice(first, last - first)
+
+    def _owned_anew(self, data: pa.Table, facts: dict[str, Any]) -> pa.Table:
+        """The rows of own key groups, where these are not those that keys were hashed to."""
+        keys = with_one_nan(decode_values(data.column("key"), facts["key_encoding"]))
+        key_groups = key_groups_of(hash_keys(keys), self.max_parallelism)
+        first, last = self.key_groups
+        return data.filter(pa.array((key_groups >= first) & (key_groups <= last)))
 
 
 def _declaration(table: HeapTable | HeapColumnarTable) -> dict[str, Any]:

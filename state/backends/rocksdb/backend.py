@@ -30,7 +30,14 @@ from ...identifiers import OperatorId
 from ...keyed.contract import Namespace
 from ...keyed.declarations import DeclaredStates, is_same_form, restored_form
 from ...keyed.layouts import ELEMENTS, Merge
-from ...keys.key_classes import KEY_CLASSES, check_noted_classes, has_shared_names, merged_notes
+from ...keys.key_classes import (
+    KEY_CLASSES,
+    check_noted_classes,
+    has_renamed_classes,
+    has_shared_names,
+    merged_notes,
+    renamed_notes,
+)
 from ...keys.key_groups import KeyGroupRange
 from ...reading.arrow_reading import read_arrow_schema
 from .cache import RowPool
@@ -41,6 +48,7 @@ from .files import (
     FORMAT_VERSION,
     RestoredDatabase,
     copy_owned,
+    copy_renamed,
     delete_foreign,
     group_parts,
     open_restored,
@@ -226,10 +234,13 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         states: dict[str, dict[str, Any]] = {}
         try:
             self._own(open_restored(base, f"{self._own_directory().path}/db", self._memory, self._context))
+            self._next_number = max([self._next_number, *(state["id"] + 1 for state in base.states)])
             for state in base.states:
                 self._check_keys(state)
-                self._adopt(state, base.key_groups)
-                states[state["name"]] = state
+                is_renamed = state["kind"] == RocksDBTable.kind and has_renamed_classes(state)
+                states[state["name"]] = self._adopt_renamed(state) if is_renamed else state
+                if not is_renamed:
+                    self._adopt(state, base.key_groups)
             self._stored.update(base.stored)
             for other in databases:
                 if other is not base:
@@ -258,7 +269,6 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         """Take over a state of the database that is now this subtask's own and holds some key groups."""
         assert self._database is not None
         name, number = state["name"], state["id"]
-        self._next_number = max(self._next_number, number + 1)
         is_wider = not (self.key_groups.start <= held.start and held.end <= self.key_groups.end)
         if state["kind"] == "columnar":
             columnar = self._columnar(name, number, _schema_of(state), state["key_columns"], True)
@@ -267,6 +277,15 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
                 columnar.narrow()
         elif is_wider:
             delete_foreign(self._database, number, self.key_groups, name)
+
+    def _adopt_renamed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The same, of a state whose keys' classes have other names now: all rows are written anew."""
+        assert self._database is not None
+        number = self._take_number()
+        copy_renamed(self._database, self._database, number, state, self.key_groups, self.max_parallelism)
+        old = state["id"].to_bytes(2, "big")
+        self._database.delete_range(old + b"\x00\x00", old + b"\xff\xff", state["name"])
+        return {**state, "id": number, KEY_CLASSES: renamed_notes(state[KEY_CLASSES])}
 
     def _copy(self, other: RestoredDatabase, states: dict[str, dict[str, Any]]) -> None:
         """Copy what is owned out of a database that is not this subtask's own; adds the states it brings."""
@@ -277,6 +296,11 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             for state in other.states:
                 self._check_keys(state)
                 name, number = state["name"], state["id"]
+                is_renamed = state["kind"] == RocksDBTable.kind and has_renamed_classes(state)
+                if is_renamed:
+                    state = {**state, KEY_CLASSES: renamed_notes(state[KEY_CLASSES])}
+                elif not self.key_groups.overlaps(*other.key_groups):
+                    continue
                 known = states.get(name)
                 if known is None:
                     known = states[name] = {**state, "id": self._take_number()}
@@ -292,6 +316,8 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
                 table = self._tables.get(name)
                 if isinstance(table, RocksDBColumnarTable):
                     table.rescaled(source, number.to_bytes(2, "big") + b"\xff\xff")
+                elif is_renamed:
+                    copy_renamed(source, self._database, known["id"], state, self.key_groups, self.max_parallelism)
                 else:
                     copy_owned(source, number, self._database, known["id"], self.key_groups, name)
         finally:

@@ -28,14 +28,19 @@ import msgpack
 from ...checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
 from ...errors import CheckpointCorruptError, CheckpointMismatchError, StorageError
 from ...files.local_directories import LocalDirectory, LocalFile
+from ...keyed.kinds import layout_of_kind
+from ...keys.hashing import hash_key
+from ...keys.key_classes import has_renamed_classes
 from ...keys.key_groups import KeyGroupRange
 from .database import Database, SlotMemory, new_batch
+from .encoding import encode_key, original_key, split_namespace
 
 __all__ = [
     "DATABASE_KIND",
     "FORMAT_VERSION",
     "RestoredDatabase",
     "copy_owned",
+    "copy_renamed",
     "delete_foreign",
     "group_parts",
     "open_restored",
@@ -50,6 +55,8 @@ STATE_NAME = "(database)"
 _FRAME = "frame"
 _BATCH_BYTES = 4 << 20
 _MAX_GROUP = 1 << 16
+_NAMESPACE = 4
+"""Where in a row's key the namespace begins, behind the state's id and the key group."""
 
 
 # ------------------------------------------------------------------------------------------------------------ snapshots
@@ -119,6 +126,11 @@ class RestoredDatabase:
         return states
 
     @property
+    def has_renamed(self) -> bool:
+        """Whether rows of it may belong to other key groups by now."""
+        return any(map(has_renamed_classes, self.states))
+
+    @property
     def stored(self) -> dict[int, dict[str, StateFile]]:
         """The files that later checkpoints may use again, by checkpoint and name."""
         stored: dict[int, dict[str, StateFile]] = {}
@@ -167,8 +179,9 @@ def group_parts(
         if missing:
             message = f"a state database lacks files that its frame names: {', '.join(missing)}"
             raise CheckpointCorruptError(message, operator=operator, source_subtask=subtask)
-        if owned.overlaps(*facts["key_groups"]):
-            databases.append(RestoredDatabase(subtask, facts, frame, {name: present[name] for name in facts["files"]}))
+        database = RestoredDatabase(subtask, facts, frame, {name: present[name] for name in facts["files"]})
+        if owned.overlaps(*facts["key_groups"]) or database.has_renamed:
+            databases.append(database)
     if files:
         message = "a state database has files but no frame"
         raise CheckpointCorruptError(message, operator=operator, source_subtask=min(files))
@@ -262,6 +275,43 @@ def copy_owned(
     bounds = (old + owned.start.to_bytes(2, "big"), old + (owned.end + 1).to_bytes(2, "big"))
     for row_key, data in source.scan((bounds,), state):
         batch.put(new + row_key[2:], data)
+        if batch.size_in_bytes() > _BATCH_BYTES:
+            target.write(batch, state)
+            batch = new_batch()
+    if len(batch):
+        target.write(batch, state)
+
+
+def copy_renamed(
+    source: Database,
+    target: Database,
+    target_number: int,
+    form: Mapping[str, Any],
+    owned: KeyGroupRange,
+    max_parallelism: int,
+) -> None:
+    """Copy those rows of a keyed state whose keys are owned by the names that their classes have now.
+
+    Args:
+        source: Has the rows.
+        target: Gets them; it may be the same.
+        target_number: The state's id there, under which there are no rows of these keys.
+        form: What is said of the state in the source.
+        owned: The key groups.
+        max_parallelism: How many there are.
+    """
+    state, old, new = form["name"], form["id"].to_bytes(2, "big"), target_number.to_bytes(2, "big")
+    has_entries = layout_of_kind(form["descriptor"]).has_rows_of_parts
+    batch = new_batch()
+    for row_key, data in source.scan(((old + b"\x00\x00", old + b"\xff\xff"),), state):
+        start = split_namespace(row_key, _NAMESPACE)[1] if form["windowed"] else _NAMESPACE
+        group, encoded = int.from_bytes(row_key[2:_NAMESPACE], "big"), row_key[start:]
+        kept, is_kept = original_key(data)
+        if is_kept:  # else it has no class
+            key, parts = (kept[0], kept) if has_entries else (kept, (kept,))
+            group, encoded = hash_key(key) % max_parallelism, b"".join(map(encode_key, parts))
+        if owned.contains(group):
+            batch.put(new + group.to_bytes(2, "big") + row_key[_NAMESPACE:start] + encoded, data)
         if batch.size_in_bytes() > _BATCH_BYTES:
             target.write(batch, state)
             batch = new_batch()

@@ -10,6 +10,8 @@ import sys
 
 import cloudpickle
 
+from headrace.state.backends.rocksdb.encoding import encode_key
+from headrace.state.keys.hashing import hash_key
 from headrace.state.reading.program_pickles import dump_program, load_program
 
 SCRIPT = """
@@ -238,3 +240,30 @@ sys.stdout.buffer.write(b"".join(len(part).to_bytes(4, "big") + part for part in
     assert type(one[0]) is type(two[0])
     assert one[1] not in (one[0], two[1]), "one that is defined again is another class"
     assert changed != one[0]
+
+
+def test_a_class_has_its_full_name_in_every_process():
+    """It is part of the hash of a key: by the last part alone one key would have two subtasks."""
+    script = """
+import sys
+from dataclasses import dataclass
+from headrace.state.backends.rocksdb.encoding import encode_key
+from headrace.state.keys.hashing import hash_key
+from headrace.state.reading.program_pickles import dump_program
+class Shop:
+    @dataclass(frozen=True)
+    class Customer:
+        name: str
+def customer_of(name):
+    @dataclass(frozen=True)
+    class Customer:
+        name: str
+    return Customer(name)
+keys = [Shop.Customer("ann"), customer_of("bob")]
+sys.stdout.buffer.write(dump_program([(key, hash_key(key), encode_key(key)) for key in keys]))
+"""
+    written = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+    found = load_program(written)
+    names = [type(key).__qualname__ for key, _, _ in found]
+    assert names == ["Shop.Customer", "customer_of.<locals>.Customer"]
+    assert [(hash_key(key), encode_key(key)) for key, _, _ in found] == [(known, data) for _, known, data in found]
