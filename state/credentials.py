@@ -17,7 +17,7 @@ import base64
 import re
 from urllib.parse import unquote
 
-__all__ = ["MASK", "masked", "secret_in"]
+__all__ = ["MASK", "is_secret", "masked", "secret_in", "without_secrets"]
 
 MASK = "***"
 
@@ -45,6 +45,7 @@ word is before them."""
 _WORD_BEFORE = re.compile(r"\w[ \t]")
 _AUTHORIZATION = re.compile(r"(?i)(?:^|[._-])authorization\Z")
 _COOKIE = re.compile(r"(?i)(?:^|[._-])(?:set-|simple)?cookies?2?\Z|^morsel\Z")
+_OF_HEADERS = re.compile(r"(?i)auth|token|(?:^|-)key\Z|signature")
 _AUTH = re.compile(r"(?i)(?:^|[._-])auth\Z")
 """``auth=("user", "password")``, as HTTP clients take it; anything else is ``auth=basic`` and the like."""
 
@@ -304,6 +305,35 @@ class _Values:
                 end = following
             position = following + len(newline)
         return end if end > start else -1
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option of that name holds a secret, as far as names tell."""
+    # A header of HTTP is shown to nobody, but few of them say who asks.
+    header = name.removeprefix("headers.")
+    if header != name:
+        return any(one.search(header) for one in (_SECRET, _WEAK, _AUTHORIZATION, _COOKIE, _OF_HEADERS))
+    return any(one.search(name) for one in (_SECRET, _WEAK))
+
+
+def without_secrets(value: str) -> str:
+    """The value of an option without the password and the secret parameters of a URL, and as it is if it is none.
+
+    Other than `masked` it goes no further: two values that are of different things are different texts.
+    """
+    place, separator, rest = value.partition("://")
+    if not separator:
+        return value
+    user = _USER.match(f"://{rest}")
+    authority = rest.partition("/")[0]
+    if user is not None and "@" in authority:
+        rest = f"{user[0].removeprefix('://')}{MASK}@{rest[authority.rindex('@') + 1 :]}"
+    path, mark, parameters = rest.partition("?")
+    kept = [
+        f"{name}={MASK}" if is_set and is_secret(unquote(name)) else f"{name}{is_set}{text}"
+        for name, is_set, text in (one.partition("=") for one in parameters.split("&"))
+    ]
+    return f"{place}://{path}{mark}{'&'.join(kept)}"
 
 
 def secret_in(uri: str) -> str | None:

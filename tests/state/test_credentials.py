@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state.credentials import masked, secret_in
+from headrace.state.credentials import is_secret, masked, secret_in, without_secrets
 from headrace.state.errors import ConfigurationError, StorageError
 from headrace.state.files.filesystem import absolute_uri, filesystem_for
 
@@ -296,3 +296,30 @@ def test_other_places_are_not(uri):
 def test_any_text_is_masked_in_time(text):
     """Errors quote what records hold. These took minutes, or for ever."""
     assert isinstance(masked(text), str)
+
+
+@pytest.mark.parametrize(
+    ("value", "left"),
+    [
+        ("http://me:secret@host/a@b?token=x&shop=1&flag", "http://me:***@host/a@b?token=***&shop=1&flag"),
+        ("mongodb://me:p@one,two/shop", "mongodb://me:***@one,two/shop"),
+        ("http://host:80/password=1/x", "http://host:80/password=1/x"),
+        ("s3://bucket/token=1", "s3://bucket/token=1"),
+        ("/data/token=1?token=2", "/data/token=1?token=2"),
+        ("password=1", "password=1"),
+    ],
+)
+def test_values_keep_all_but_the_secrets_of_urls(value, left):
+    assert without_secrets(value) == left
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "aws.credentials.basic.secretkey", "headers.Authorization", "headers.X-Api-Key"]
+)
+def test_names_of_secrets(name):
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["headers.X-Tenant", "headers.Accept", "key.fields", "primary-key", "topic"])
+def test_names_of_no_secrets(name):
+    assert not is_secret(name)

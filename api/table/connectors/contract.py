@@ -36,6 +36,7 @@ class TableConnector(ABC):
         name: As in the option ``connector``.
         manner: Options that say how it is read or written, not what: their names, or what these begin with and ``*``.
             Another value leaves state in savepoints where it is.
+        of_columns: What options begin with that have the name of a column in theirs.
         identity: What is read or written, as a text without secrets; None if only the table's name tells.
         first_identity: The same with all options, as plans of version 1 have it.
         is_bounded: Whether it ends, as a source.
@@ -55,6 +56,7 @@ class TableConnector(ABC):
 
     name: str
     manner: tuple[str, ...] = ()
+    of_columns: tuple[str, ...] = ()
     identity: str | None = None
     first_identity: str | None = None
     is_bounded = True

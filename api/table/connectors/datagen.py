@@ -45,6 +45,7 @@ class DatagenTable(TableConnector):
     """
 
     name = "datagen"
+    of_columns = ("fields.",)
     makes_watermarks = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:

@@ -30,6 +30,13 @@ __all__ = ["KafkaTable", "UpsertKafkaTable"]
 
 _STARTS = ("group-offsets", "earliest-offset", "latest-offset", "timestamp", "specific-offsets")
 _ENDS = ("unbounded", "group-offsets", "latest-offset", "timestamp", "specific-offsets")
+# Where schemas are, and who asks for them.
+_REGISTRIES = tuple(
+    f"{prefix}{name}.{option}"
+    for prefix in ("", "value.")
+    for name in ("avro-confluent", "protobuf-confluent")
+    for option in ("url", "basic-auth.*", "properties.*")
+)
 _OFFSET = re.compile(r"partition:([0-9]+),offset:([0-9]+)")
 
 
@@ -75,7 +82,11 @@ class _Delivery:
 
 
 class _Topics(TableConnector):
-    """What both kinds of tables have."""
+    """What both kinds of tables have.
+
+    Options of a registry of schemas, behind the name of a format: ``.url``, ``.subject``, ``.basic-auth.user-info``,
+    ``.properties.*``.
+    """
 
     metadata_types = {name: METADATA[name][0] for name in ("topic", "partition", "offset", "timestamp")}
 
@@ -111,7 +122,7 @@ class KafkaTable(_Topics):
     """
 
     name = "kafka"
-    manner = ("properties.*", "scan.topic-partition-discovery.interval", "scan.startup.*")
+    manner = ("properties.*", "scan.topic-partition-discovery.interval", "scan.startup.*", *_REGISTRIES)
     makes_watermarks = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
@@ -189,7 +200,7 @@ class UpsertKafkaTable(_Topics):
     """
 
     name = "upsert-kafka"
-    manner = ("properties.*", "scan.topic-partition-discovery.interval")
+    manner = ("properties.*", "scan.topic-partition-discovery.interval", *_REGISTRIES)
     gives_changes = True
     gives_upserts = True
     takes_changes = True

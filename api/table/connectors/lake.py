@@ -83,7 +83,7 @@ class IcebergTable(_LakeTable):
     """
 
     name = "iceberg"
-    manner = ("monitor-interval",)
+    manner = ("monitor-interval", "starting-strategy", "start-snapshot-id")
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._catalog = catalog_properties(options)
@@ -119,7 +119,7 @@ class DeltaLakeTable(_LakeTable):
     """
 
     name = "delta"
-    manner = ("storage.*", "updateCheckIntervalMillis")
+    manner = ("storage.*", "updateCheckIntervalMillis", "startingVersion")
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._path = options.need("table-path").removeprefix("file://")

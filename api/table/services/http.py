@@ -44,7 +44,7 @@ class HttpTable(TableConnector):
     """
 
     name = "http"
-    manner = ("headers.*", "patience", "timeout", "tls.*", "scan.interval", "sink.batch-size")
+    manner = ("patience", "timeout", "tls.*", "scan.interval", "sink.batch-size")
     makes_watermarks = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:

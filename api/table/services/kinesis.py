@@ -45,12 +45,19 @@ class KinesisTable(TableConnector):
     ``aws.trust.all.certificates``, ``source.init.position``, ``source.init.timestamp``,
     ``source.shard.discovery.interval``, ``source.reader.type`` (POLLING),
     ``source.shard.get-records.max-record-count``, ``source.on-expired``, ``scan.bounded.mode``,
-    ``json.ignore-parse-errors``, ``sink.partitioner`` (random), ``sink.partitioner-field-delimiter``, and those of
-    `_BATCHES`. PARTITIONED BY names the columns of the partition key.
+    ``json.ignore-parse-errors``, ``sink.partitioner`` (random), ``sink.partitioner-field-delimiter``,
+    ``sink.batch.max-size``, ``sink.requests.max-inflight``, ``sink.requests.max-buffered``,
+    ``sink.flush-buffer.size``, ``sink.flush-buffer.timeout``. PARTITIONED BY names the columns of the partition key.
     """
 
     name = "kinesis"
-    manner = ("aws.credentials.*", "aws.trust.all.certificates", "source.init.*", "source.shard.*")
+    manner = (
+        "aws.credentials.*",
+        "aws.trust.all.certificates",
+        "source.init.*",
+        "source.shard.*",
+        *_BATCHES,
+    )
     makes_watermarks = True
     metadata_types = {name.replace("_", "-"): kind for name, (kind, _) in METADATA.items()}
 

@@ -38,6 +38,7 @@ class MongodbTable(TableConnector):
     """
 
     name = "mongodb"
+    of_columns = ("bson-type.",)
     manner = (
         "uri",
         "connection.request-timeout",

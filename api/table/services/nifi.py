@@ -35,7 +35,7 @@ class NiFiTable(TableConnector):
     """
 
     name = "nifi"
-    manner = ("scan.prefetch",)
+    manner = ("scan.prefetch", "tls.*")
     makes_watermarks = True
     is_bounded = False
     metadata_types = {name: kind for name, (kind, _) in METADATA.items()}

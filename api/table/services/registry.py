@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, nearest
-from headrace.state.credentials import masked
+from headrace.state.credentials import is_secret, masked, without_secrets
 
 from ..connectors.collect import CollectTable
 from ..connectors.contract import Options, TableConnector
@@ -96,15 +96,15 @@ def connector_of(
     if made.applies_by_key:
         # A database is read in its order, and written by it.
         told.append(f"primary key {', '.join(primary_key)}")
-    what = {key: value for key, value in options.items() if not _is_manner(key, made.manner)}
-    made.first_identity = "\n".join([*_texts(options), *told])
-    made.identity = "\n".join([*_texts(what), f"bounded={made.is_bounded}", *told])
+    first = sorted(masked(f"{key}={value}") for key, value in options.items())
+    made.first_identity = "\n".join([*first, *told])
+    what = sorted(f"{key}={without_secrets(value)}" for key, value in options.items() if not _is_manner(key, made))
+    made.identity = "\n".join([*what, f"bounded={made.is_bounded}", *told])
     return made
 
 
-def _texts(options: Mapping[str, str]) -> list[str]:
-    return sorted(masked(f"{key}={value}") for key, value in options.items())
-
-
-def _is_manner(option: str, manner: tuple[str, ...]) -> bool:
-    return any(option.startswith(one[:-1]) if one.endswith("*") else option == one for one in manner)
+def _is_manner(option: str, table: TableConnector) -> bool:
+    """Whether an option does not say what is read or written; secrets never do, but columns may be called like them."""
+    if any(option.startswith(one[:-1]) if one.endswith("*") else option == one for one in table.manner):
+        return True
+    return is_secret(option) and not option.startswith(table.of_columns)

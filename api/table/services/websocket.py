@@ -37,7 +37,7 @@ class WebSocketTable(TableConnector):
     """
 
     name = "websocket"
-    manner = ("headers.*", "ping", "timeout", "patience", "max-message-size", "tls.*")
+    manner = ("ping", "timeout", "patience", "max-message-size", "tls.*")
     makes_watermarks = True
     metadata_types = {name: kind for name, (kind, _) in WEBSOCKET_METADATA.items()}
 
