@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from bytecode_sharing import compile_together
 from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES, in_part, leave_most, part
+from costs import costs, leave_costly
 from hypothesis import HealthCheck, settings
 from lanes import is_in_this_run, known, lanes_of
 
@@ -47,6 +48,7 @@ _rays_of_this_process: list[Path] = []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lane", metavar="NAME", type=known, help="only tests that need this server (tests/lanes.py)")
+    parser.addoption("--costly", action="store_true", help="also what takes too long for every run (tests/costs.py)")
     parser.addoption(
         "--part", metavar="1/3", type=part, help="a third, or so, of what is selected (tests/campaigns.py)"
     )
@@ -101,6 +103,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others have nothing left to do.
     """
     leave_most(items, config.getoption("lane"))
+    if not config.getoption("costly") and not config.getoption("lane"):
+        leave_costly(items, costs())
     keep_asked_for(config, items)
     for item in items:
         if item.get_closest_marker("spark"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from campaigns import WHOLE_JOBS, in_part, leave_most, part, seeds
+from costs import CHEAP_S, MANY_MODULES, costs, leave_costly, recorded
 
 
 class Item:
@@ -92,3 +95,52 @@ def test_only_cases_with_a_mark_are_left_out():
     leave_most(cases)
     assert {case.nodeid.partition("[")[2] for case in cases if "campaign" in case.marks} == {"ray]"}
     assert 10 <= sum("campaign" not in case.marks for case in cases if "ray" in case.marks) <= 30
+
+
+def test_the_longer_a_test_takes_the_fewer_of_its_cases_are_in_a_run_of_all():
+    seconds = {"cheap": CHEAP_S, "four": 4 * CHEAP_S, "hundred": 100 * CHEAP_S}
+    known = {f"tests/test_{n}.py::test_{name}": took for n in range(MANY_MODULES) for name, took in seconds.items()}
+    cases = [Item(f"{test}[{case}]") for test in known for case in range(40)]
+    leave_costly(cases, known)
+    kept = Counter(case.nodeid.partition("::test_")[2].partition("[")[0] for case in cases if not case.marks)
+    assert kept["cheap"] == MANY_MODULES * 40
+    assert kept["four"] / kept["cheap"] == pytest.approx(1 / 2, abs=0.03)
+    assert kept["hundred"] / kept["cheap"] == pytest.approx(1 / 10, abs=0.03)
+
+
+def test_a_module_whose_tests_are_all_costly_keeps_the_cheapest_and_a_part_of_the_tests_all():
+    known = {f"tests/test_{n}.py::test_{took}": float(took) for n in range(MANY_MODULES) for took in (900, 800, 1000)}
+    tests = [Item(test) for test in known]
+    leave_costly(tests[3:], known)
+    assert not [test for test in tests if test.marks]
+    leave_costly(tests, known)
+    kept = [test.nodeid.split("::test_") for test in tests if not test.marks]
+    assert len({module for module, _ in kept}) == MANY_MODULES
+    assert len(kept) < 1.2 * MANY_MODULES
+    assert Counter(took for _, took in kept)["800"] > 0.8 * MANY_MODULES
+
+
+def test_what_is_for_campaigns_anyway_keeps_no_module_in_the_run():
+    known = {f"tests/test_{n}.py::test_a": 900.0 for n in range(MANY_MODULES)}
+    tests = [Item(test) for test in known]
+    campaigns = [Item(f"tests/test_{n}.py::test_b", "campaign") for n in range(MANY_MODULES)]
+    leave_costly([*campaigns, *tests], known)
+    assert not [test for test in tests if test.marks]
+
+
+def test_costs_are_of_tests_that_are_there_and_the_newest_count(tmp_path):
+    report = tmp_path / "times.xml"
+    here, name = "tests.test_campaigns", "test_costs_are_of_tests_that_are_there_and_the_newest_count"
+    cases = [(name + "[a]", 1), (name + "[b]", 2), ("test_parts_are_counted_from_one", 0.1), ("test_no_more", 9)]
+    texts = [f'<testcase classname="{here}" name="{case}" time="{seconds}"/>' for case, seconds in cases]
+    skipped = f'<testcase classname="{here}" name="{name}[c]" time="0.0"><skipped/></testcase>'
+    report.write_text(f"<testsuites><testsuite>{''.join(texts)}{skipped}</testsuite></testsuites>")
+    module = "tests/test_campaigns.py::"
+    before = {module + "test_parts_are_counted_from_one": 7.0, module + "test_each_test_is_in_one_part": 3.0}
+    assert recorded(report, before) == {module + "test_each_test_is_in_one_part": 3.0, module + name: 1.5}
+
+
+def test_what_is_recorded_is_of_tests_that_take_longer_than_cheap_ones():
+    known = costs()
+    assert len(known) > 100
+    assert min(known.values()) >= CHEAP_S
