@@ -45,6 +45,7 @@ ALSO_OF = {
     ),
     "azure": ("state/files/objects.py", "state/files/filesystem.py"),
     "gcs": ("state/files/objects.py", "state/files/filesystem.py"),
+    "hudi": ("api/connectors/lake/reading.py",),
     "registry": ("api/formats/avro_messages.py",),
     "hdfs": ("state/files/filesystem.py",),
     "s3": ("state/files/objects.py", "state/files/filesystem.py", "state/checkpoints/leases.py"),

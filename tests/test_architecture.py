@@ -90,6 +90,7 @@ ROOMS = (
     "api/connectors/lake",
     "api/connectors/delta",
     "api/connectors/iceberg",
+    "api/connectors/hudi",
     "api/connectors/http",
     "api/connectors/websocket",
     "api/connectors/mqtt",

@@ -1,6 +1,6 @@
-"""Tables of Apache Iceberg and Delta Lake: ``'connector' = 'iceberg'``, ``'connector' = 'delta'``.
+"""Tables of Apache Iceberg, Delta Lake and Apache Hudi: ``'connector' = 'iceberg'``, ``'delta'`` and ``'hudi'``.
 
-Source: the documentation of Iceberg's and Delta's connectors for Flink (their options).
+Source: the documentation of the formats' connectors for Flink (their options).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.delta import DeltaSink, DeltaSource
+from ...connectors.hudi import HudiSource
+from ...connectors.hudi.timeline import number_of
 from ...connectors.iceberg import IcebergSink, IcebergSource
 from .contract import Options, TableConnector
 from .deletions import with_deletions
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
     from ...stream.environment import StreamExecutionEnvironment
 
-__all__ = ["DeltaLakeTable", "IcebergTable", "catalog_properties"]
+__all__ = ["DeltaLakeTable", "HudiTable", "IcebergTable", "catalog_properties"]
 
 _STARTS = {
     "TABLE_SCAN_THEN_INCREMENTAL": "full",
@@ -32,24 +34,18 @@ _STARTS = {
 """What Iceberg calls where following begins."""
 
 
-class _LakeTable(TableConnector):
-    """What both have. Rows are added; with a PRIMARY KEY that counts, changes are applied by it."""
+class _ReadLakeTable(TableConnector):
+    """What all have: rows are read."""
 
     makes_watermarks = True
 
-    def __init__(self, schema: pa.Schema, partitioned_by: tuple[str, ...], reading: dict[str, Any]) -> None:
-        self._schema = schema
-        self._partitioned_by = partitioned_by
+    def __init__(self, reading: dict[str, Any]) -> None:
         self._reading = reading
         self.is_bounded = reading.get("follow") is None
 
     @abstractmethod
     def _source(self, schema: pa.Schema) -> Any:
         """Return the source."""
-
-    @abstractmethod
-    def _sink(self, schema: pa.Schema, key: tuple[str, ...]) -> Any:
-        """Return the sink."""
 
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
@@ -64,6 +60,18 @@ class _LakeTable(TableConnector):
             msg = "be followed in batch mode"
             raise self._cannot(msg)
         return env.from_arrow(self._source(schema).read())
+
+
+class _LakeTable(_ReadLakeTable):
+    """What is written, too. Rows are added; with a PRIMARY KEY that counts, changes are applied by it."""
+
+    def __init__(self, partitioned_by: tuple[str, ...], reading: dict[str, Any]) -> None:
+        super().__init__(reading)
+        self._partitioned_by = partitioned_by
+
+    @abstractmethod
+    def _sink(self, schema: pa.Schema, key: tuple[str, ...]) -> Any:
+        """Return the sink."""
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Write rows, exactly once: one commit for each checkpoint."""
@@ -89,7 +97,7 @@ class IcebergTable(_LakeTable):
         self._catalog = catalog_properties(options)
         self._table = f"{options.take('catalog-database', str, 'default')}.{options.need('catalog-table')}"
         self._upserts = options.take("write.upsert.enabled", Options.boolean, default=False)
-        super().__init__(schema, partitioned_by, _iceberg_reading(options))
+        super().__init__(partitioned_by, _iceberg_reading(options))
         IcebergSource(self._table, catalog=self._catalog, **self._reading)
 
     def keyed_by(self, primary_key: tuple[str, ...]) -> None:
@@ -124,7 +132,7 @@ class DeltaLakeTable(_LakeTable):
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._path = options.need("table-path").removeprefix("file://")
         self._storage = options.take_all("storage.")
-        super().__init__(schema, partitioned_by, _delta_reading(options))
+        super().__init__(partitioned_by, _delta_reading(options))
         DeltaSource(self._path, storage_options=self._storage, **self._reading)
 
     def keyed_by(self, primary_key: tuple[str, ...]) -> None:
@@ -139,6 +147,28 @@ class DeltaLakeTable(_LakeTable):
         return DeltaSink(
             self._path, schema=schema, partition_by=self._partitioned_by, key=key, storage_options=self._storage
         )
+
+
+class HudiTable(_ReadLakeTable):
+    """A table of Hudi, which is read.
+
+    Options: ``path``, ``table.type``, ``storage.*`` (the library's storage options); ``read.streaming.enabled``,
+    ``read.streaming.check-interval`` (seconds), ``read.start-commit``, ``on-change``.
+    """
+
+    name = "hudi"
+    manner = ("storage.*", "read.streaming.check-interval")
+
+    def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
+        self._path = options.need("path").removeprefix("file://")
+        kind = options.take("table.type")
+        super().__init__({
+            **_hudi_reading(options), "storage_options": options.take_all("storage."), "table_type": kind,
+        })  # fmt: skip
+        HudiSource(self._path, **self._reading)
+
+    def _source(self, schema: pa.Schema) -> HudiSource:
+        return HudiSource(self._path, columns=schema, **self._reading)
 
 
 def catalog_properties(options: Options) -> dict[str, str]:
@@ -179,4 +209,17 @@ def _delta_reading(options: Options) -> dict[str, Any]:
         "version": options.take("versionAsOf", int),
         "as_of": options.take("timestampAsOf"),
         "on_change": options.choice("on-change", ("fail", "skip"), "fail"),
+    }
+
+
+def _hudi_reading(options: Options) -> dict[str, Any]:
+    follows = options.take("read.streaming.enabled", Options.boolean, default=False)
+    interval_s = options.take("read.streaming.check-interval", int, 60)
+    start = options.take("read.start-commit", lambda text: text if text == "earliest" else number_of(str(int(text))))
+    beginning = "latest" if follows else "full"
+    return {
+        "follow": interval_s * 1_000 if follows else None,
+        # Hudi's is the first that is read.
+        "start": beginning if start is None else "full" if start == "earliest" else start - 1,
+        "on_change": options.choice("on-change", ("fail", "skip", "rows"), "fail"),
     }

@@ -18,7 +18,7 @@ from ..connectors.files import FilesTable
 from ..connectors.generated import NexmarkTable
 from ..connectors.jdbc import JdbcTable
 from ..connectors.kafka import KafkaTable, UpsertKafkaTable
-from ..connectors.lake import DeltaLakeTable, IcebergTable
+from ..connectors.lake import DeltaLakeTable, HudiTable, IcebergTable
 from ..connectors.postgres_cdc import PostgresCdcTable
 from ..connectors.rabbitmq import RabbitmqTable
 from ..connectors.redis import RedisTable
@@ -44,6 +44,7 @@ _CONNECTORS: tuple[Any, ...] = (
     FilesTable,
     HbaseTable,
     HttpTable,
+    HudiTable,
     IcebergTable,
     JdbcTable,
     KafkaTable,
