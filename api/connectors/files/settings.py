@@ -21,6 +21,7 @@ class FileSettings:
     recursive: bool
     follow_ms: int | None
     split_bytes: int
+    """0 for what makes splits that are worth their costs, and enough of them."""
     columns: tuple[str, ...] | None = None
     schema: pa.Schema | None = None
     on_error: ErrorPolicy = "fail"

@@ -90,11 +90,13 @@ class FileSource:
         *,
         recursive: bool = False,
         follow: object = None,
-        split_bytes: int = 64 << 10,
+        split_bytes: int | None = None,
         folders: pa.Schema | Mapping[str, Any] | None = None,
         int96_unit: str | None = None,
     ) -> FileSource:
         """Read Parquet files, in splits of neighbouring row groups that hold at least ``split_bytes`` uncompressed.
+
+        By default these are 32 MiB, or less where each reader would have too few splits.
 
         Args:
             path: See the class.
@@ -115,8 +117,9 @@ class FileSource:
         chosen = None if columns is None else tuple(columns)
         return cls(
             FileSettings(
-                "parquet", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes), columns=chosen,
-                int96_unit=int96_unit, folders=schema_of(folders),
+                "parquet", _locations(path), recursive, _follow_ms(follow),
+                0 if split_bytes is None else _positive(split_bytes), columns=chosen, int96_unit=int96_unit,
+                folders=schema_of(folders),
             )
         )  # fmt: skip
 
@@ -354,7 +357,7 @@ class FileSource:
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """Make what finds the files."""
-        return _FileEnumerator(self._settings)
+        return _FileEnumerator(self._settings, context.parallelism)
 
     def create_reader(self) -> SourceReader:
         """Make what reads them."""
@@ -416,11 +419,25 @@ def _encoding(charset_name: str) -> str:
 # ------------------------------------------------------------------------------------------------------------ discovery
 
 
-class _FileEnumerator:
-    """Lists files and cuts them into splits, each file once."""
+SPLIT_BYTES = 32 << 20
+SPLITS_PER_READER = 8
+LEAST_SPLIT_BYTES = 64 << 10
+"""Row groups are put together so far, as a split costs a request and an opened file; but only as far as leaves each
+reader about so many splits of what a location has, so that none has much to do when the others have ended; and so far
+in any case."""
 
-    def __init__(self, settings: FileSettings) -> None:
+
+class _FileEnumerator:
+    """Lists files and cuts them into splits, each file once.
+
+    Args:
+        settings: Which files.
+        parallelism: How many readers there are.
+    """
+
+    def __init__(self, settings: FileSettings, parallelism: int) -> None:
         self._settings = settings
+        self._parallelism = parallelism
         self.discovery_interval_ms = settings.follow_ms
         # Store and splits of every file seen, by path: a file is cut once, however many locations mean it, and
         # following does not open it again.
@@ -431,14 +448,16 @@ class _FileEnumerator:
         for location in self._settings.locations:
             fs, files = find_files(location, recursive=self._settings.recursive)
             scheme, host, _ = store_of(location)
+            num_bytes = sum(size for _, size in files)
             if not files and self._settings.follow_ms is None:
                 message = "no file found there"
                 raise SourceError(message, path=location)
             for path, size in files:
                 if path not in self._seen:
                     # A file ends, also where the folder is followed.
-                    cut = [dataclasses.replace(split, is_bounded=True) for split in self._cut(fs, location, path, size)]
-                    self._seen[path] = (scheme, host), cut
+                    share = size / max(num_bytes, 1)
+                    cut = self._cut(fs, location, path, size, share)
+                    self._seen[path] = (scheme, host), [dataclasses.replace(split, is_bounded=True) for split in cut]
                 store, found[path] = self._seen[path]
                 if store != (scheme, host):
                     message = "a file source cannot tell apart two files of one path that are in two stores"
@@ -449,13 +468,16 @@ class _FileEnumerator:
             return Discovery(splits, is_final=False)
         return Discovery(splits, is_final=True, state={"last_path": max(found)})
 
-    def _cut(self, fs: FileSystem, location: str, path: str, size: int) -> list[Split]:
+    def _cut(self, fs: FileSystem, location: str, path: str, size: int, share: float) -> list[Split]:
+        """The splits of a file, which has such a share of what its location has."""
         settings = self._settings
         payload: dict[str, Any] = {"location": location, "path": path, "format": settings.format, "size": size}
         if settings.format == "parquet":
             return [
                 Split(f"{path}#{first}-{last}", {**payload, "row_groups": [first, last]}, origin=path)
-                for first, last in _cut_row_groups(fs, path, settings.split_bytes)
+                for first, last in _cut_row_groups(
+                    fs, path, settings.split_bytes, share * SPLITS_PER_READER * self._parallelism
+                )
             ]
         if settings.format == "orc":
             return [
@@ -472,18 +494,22 @@ class _FileEnumerator:
         ]
 
 
-def _cut_row_groups(fs: FileSystem, path: str, split_bytes: int) -> Iterator[tuple[int, int]]:
-    """Runs of neighbouring row groups, (first, last + 1)."""
+def _cut_row_groups(fs: FileSystem, path: str, split_bytes: int, num_splits: float) -> Iterator[tuple[int, int]]:
+    """Runs of neighbouring row groups, (first, last + 1), of ``split_bytes``; if that is 0, about ``num_splits`` or as
+    many as have `SPLIT_BYTES`.
+    """
     try:
         with fs.open_input(path) as file:
             metadata = open_parquet(file).metadata
     except READ_ERRORS as error:
         message = f"not a readable parquet file: {error}"
         raise SourceError(message, path=path) from error
+    sizes = [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
+    least_bytes = split_bytes or min(SPLIT_BYTES, max(LEAST_SPLIT_BYTES, sum(sizes) / num_splits))
     first = gathered = 0
-    for index in range(metadata.num_row_groups):
-        gathered += metadata.row_group(index).total_byte_size
-        if gathered >= split_bytes:
+    for index, size in enumerate(sizes):
+        gathered += size
+        if gathered >= least_bytes:
             yield first, index + 1
             first, gathered = index + 1, 0
     if first < metadata.num_row_groups:

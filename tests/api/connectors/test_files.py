@@ -79,6 +79,25 @@ def test_parquet_is_cut_by_row_groups_whatever_the_parallelism(reading, tmp_path
     assert len(reading().discover(FileSource.parquet(tmp_path / "a.parquet"))) == 1
 
 
+def test_row_groups_are_put_together_as_far_as_readers_have_several_splits(reading, tmp_path):
+    for name in ("a", "b"):
+        values = pa.table({"i": range(1_000_000)})
+        pq.write_table(values, tmp_path / f"{name}.parquet", row_group_size=10_000, use_dictionary=False)
+    size = pq.ParquetFile(tmp_path / "a.parquet").metadata.row_group(0).total_byte_size
+
+    def row_groups(parallelism, **options):
+        splits = reading(parallelism=parallelism).discover(FileSource.parquet(tmp_path, **options))
+        runs = [(split.origin, *split.payload["row_groups"]) for split in splits]
+        assert [(one[0], one[2]) for one in runs[:-1] if one[2] < 100] == [one[:2] for one in runs[1:] if one[1]]
+        assert sum(last - first for _, first, last in runs) == 200
+        return [last - first for _, first, last in runs]
+
+    assert row_groups(1) == 2 * [25, 25, 25, 25]
+    assert row_groups(5) == 40 * [5]
+    assert row_groups(1, split_bytes=10 * size) == 20 * [10]
+    assert row_groups(10_000) == 200 * [1]
+
+
 def test_parquet_columns_are_projected_into_structs(reading, tmp_path):
     pq.write_table(pa.table({"i": [1], "s": [{"a": 1, "b": 2}]}), tmp_path / "a.parquet")
     assert reading().rows(FileSource.parquet(tmp_path / "a.parquet", columns=["s.b"])) == [{"s": {"b": 2}}]
