@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -60,7 +63,7 @@ class HostSystem(Protocol):
         ...
 
     def stopwatch_us(self, host: str) -> int:
-        """Microseconds of a clock that only tells how long work takes."""
+        """Microseconds of a clock that only tells how long work of the calling thread takes."""
         ...
 
     def processor_us(self, host: str) -> int:
@@ -111,6 +114,34 @@ def process_monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+class _RunQueue:
+    """How long the thread that has made it was ready to run and had to wait, as others had the processors.
+
+    Source: Linux's ``/proc/PID/schedstat``, the second number.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):  # another system
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def waited_ns(self) -> int:
+        """Nanoseconds since the thread began; 0 where the system does not say it."""
+        return 0 if self._file is None else int(os.pread(self._file, 64, 0).split()[1])
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+class _ThisThread(threading.local):
+    def __init__(self) -> None:
+        self.run_queue = _RunQueue()
+
+
+_THIS_THREAD = _ThisThread()
+
+
 class ProcessClocks:
     """The clocks of hosts that are processes of a machine, or parts of this one; a part of `HostSystem`."""
 
@@ -119,8 +150,10 @@ class ProcessClocks:
         return process_monotonic_ms()
 
     def stopwatch_us(self, _host: str) -> int:
-        """Microseconds of a clock that only tells how long work takes."""
-        return time.perf_counter_ns() // 1_000
+        """Microseconds of a clock that only tells how long work takes; it stands still while the calling thread could
+        go on and the machine is busy with others.
+        """
+        return (time.perf_counter_ns() - _THIS_THREAD.run_queue.waited_ns()) // 1_000
 
     def processor_us(self, _host: str) -> int:
         """Microseconds of processor time that the calling thread has had."""
