@@ -60,10 +60,11 @@ __all__ = ["NAMESPACE", "HostSpec", "Launcher", "RayHost", "actor_name", "end_ho
 
 NAMESPACE = "headrace"
 
-TIMING = LinkTiming(retry_ms=1_000, max_retry_ms=10_000, give_up_ms=86_400_000)
+TIMING = LinkTiming(ack_delay_ms=200, retry_ms=1_000, max_retry_ms=10_000, give_up_ms=86_400_000)
 """Ray hardly ever loses a call, but a receiver looks at its mail only between two steps, and a step may take as long as
 the job's settings allow. So none is given up for being silent; whether a peer is gone is asked of Ray before each
-retransmission."""
+retransmission. A call costs both ends many times what is in it, so an acknowledgement waits for one that goes
+anyway: where data flows credit does, and what is kept until then is bounded by it."""
 
 NUM_ASK_THREADS = 16
 """Clients that can wait for answers of one host at the same time."""
