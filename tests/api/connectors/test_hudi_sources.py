@@ -17,12 +17,14 @@ import pyarrow as pa
 import pytest
 from failing_functions import FailsAtFirst, some
 from hudi_tables import HudiTables
+from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.files import FileSink
 from headrace.connectors.hudi import HudiSource
 from headrace.connectors.hudi.timeline import read_timeline
 from headrace.engine.errors import ConfigurationError, SourceError
+from headrace.state.files.filesystem import filesystem_for
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
 from headrace.testing.source_harness import SourceTestHarness
 
@@ -346,7 +348,22 @@ def test_a_job_that_fails_gives_each_row_once(tables, tmp_path):
 )  # fmt: skip
 def test_tables_that_hudi_has_written_are_read_as_spark_reads_them(tmp_path, name, expected):
     """Hudi 1.0.2 has written them: partitions, a later column, rows changed and deleted; Spark 3.5 has read them."""
-    with tarfile.open(Path(__file__).parents[2] / "data" / "hudi" / "tables.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(tmp_path)
     found = HudiSource(tmp_path / name).read().to_pylist()
     assert sorted(found, key=lambda row: row["n"]) == expected
+
+
+def unpack(place):
+    with tarfile.open(Path(__file__).parents[2] / "data" / "hudi" / "tables.tar.xz") as archive:
+        archive.extractall(place, filter="data")
+
+
+def test_tables_in_an_object_store_are_read(s3_server, s3_bucket, tmp_path):  # noqa: F811
+    """Base files by Headrace, slices and logs by the library, each with its own access."""
+    unpack(tmp_path)
+    fs, root = filesystem_for(s3_bucket)
+    for path in (path for path in (tmp_path / "mor").rglob("*") if path.is_file()):
+        fs.write_bytes(f"{root}/{path.relative_to(tmp_path)}", path.read_bytes())
+    options = {"aws_endpoint": s3_server.endpoint, "aws_allow_http": "true"}
+    found = HudiSource(f"{s3_bucket}/mor", storage_options=options).read()
+    assert found.equals(HudiSource(tmp_path / "mor").read())

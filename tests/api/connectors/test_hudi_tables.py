@@ -11,7 +11,7 @@ from headrace.connectors.hudi import HudiSource
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.testing.source_harness import SourceTestHarness
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 COLUMNS = "n long, ts long, name string, day string"
 WIDER = "n long, ts long, name string, more double, day string"
