@@ -351,6 +351,14 @@ class Cluster:
                 with contextlib.suppress(ClusterUnavailableError, InternalError):  # it is gone, or has none
                     self.ask_machine(Address(host, actor), request, STOP_CLIENT_TIMEOUT_MS)
 
+    def is_on_private_ray(self) -> bool:
+        """Whether it is on a Ray that this process has started, whose token no other one has."""
+        if self.actor_system != "ray":
+            return False
+        from .ray.connection import is_private
+
+        return is_private()
+
     def may_span_machines(self) -> bool:
         """Whether what one of its processes writes to its disk may be out of reach of another one."""
         if self.actor_system != "ray":

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import __version__
-from headrace.engine.errors import HeadraceError, JobNotFoundError, codes_of
+from headrace.engine.errors import ClusterUnavailableError, HeadraceError, JobNotFoundError, codes_of
 
+from ..rest.served_jobs import RestJobClient, served_jobs
 from .applications import add_command as add_application_command
 from .cluster import add_cluster_commands, job_as_json
 from .dashboard import add_command as add_dashboard_command
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from headrace.engine.protocol.views import JobView
 
     from ..jobs.client import JobClient
+    from ..rest.client import RestClient
     from .demo import DemoResult
 
 __all__ = ["command_parser", "main"]
@@ -304,17 +306,15 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from headrace.actors.clusters import all_jobs
-
-    jobs = all_jobs(options.address)
+    jobs = _all_jobs(options.address)
     if options.json:
-        print(json.dumps([job_as_json(cluster, view) for cluster, view in jobs]))
+        print(json.dumps([job_as_json(cluster, view) for cluster, view, _ in jobs]))
         return 0
     if not jobs:
         print("no jobs")
         return 0
     print(f"{'JOB':34} {'STATE':11} {'STARTED':20} {'RESTARTS':>8}  {'KIND':8}  NAME")
-    for _, view in jobs:
+    for _, view, _ in jobs:
         started = datetime.fromtimestamp(view.started_ms / 1_000).astimezone()
         kind = "data set" if view.is_data_set else "stream"
         line = f"{view.job_id:34} {view.state:11} {started:%Y-%m-%d %H:%M:%S}  {view.num_restarts:>8}  {kind:8}"
@@ -327,11 +327,28 @@ def _say(options: argparse.Namespace, text: str, **facts: Any) -> None:
     print(json.dumps(facts) if options.json else text)
 
 
-def _find_job(options: argparse.Namespace) -> tuple[str, JobView]:
-    """The cluster and the view of the one job that the command names."""
+def _all_jobs(address: str | None) -> list[tuple[str, JobView, RestClient | None]]:
+    """All jobs that can be reached: each with its cluster, and how it is reached by REST if not by Ray.
+
+    Raises:
+        ClusterUnavailableError: If there is no Ray cluster at the address, and no REST server instead.
+    """
     from headrace.actors.clusters import all_jobs
 
-    found = [(cluster, view) for cluster, view in all_jobs(options.address) if view.job_id.startswith(options.job)]
+    served = list(served_jobs()) if address in (None, "auto") else []
+    try:
+        found: list[tuple[str, JobView, RestClient | None]] = [(*one, None) for one in all_jobs(address)]
+    except ClusterUnavailableError:
+        if not served:
+            raise
+        found = []
+    known = {view.job_id for _, view, _ in found}
+    return found + [one for one in served if one[1].job_id not in known]
+
+
+def _find_job(options: argparse.Namespace) -> tuple[str, JobView, RestClient | None]:
+    """The cluster and the view of the one job that the command names, and how it is reached by REST if not by Ray."""
+    found = [one for one in _all_jobs(options.address) if one[1].job_id.startswith(options.job)]
     if len(found) != 1:
         reason = f"there is no job {options.job!r}" if not found else f"{options.job!r} names {len(found)} jobs"
         raise JobNotFoundError(reason, hint="'headrace list' shows the jobs")
@@ -339,7 +356,7 @@ def _find_job(options: argparse.Namespace) -> tuple[str, JobView]:
 
 
 @contextlib.contextmanager
-def _client_of_job(options: argparse.Namespace, what: str = "") -> Iterator[tuple[JobClient, JobView]]:
+def _client_of_job(options: argparse.Namespace, what: str = "") -> Iterator[tuple[JobClient | RestJobClient, JobView]]:
     """A client of the one job that the command names, and the job as it is.
 
     Args:
@@ -350,7 +367,10 @@ def _client_of_job(options: argparse.Namespace, what: str = "") -> Iterator[tupl
 
     from ..jobs.client import JobClient
 
-    name, view = _find_job(options)
+    name, view, rest = _find_job(options)
+    if rest is not None:
+        yield RestJobClient(rest, view.job_id), view
+        return
     with (
         cluster_named(options.address, name) as cluster,
         operation_shown(cluster, view.job_id, what, is_quiet=options.json or not what),
@@ -375,16 +395,16 @@ def _stop(options: argparse.Namespace) -> int:
 def _rescale(options: argparse.Namespace) -> int:
     if options.history:
         with _client_of_job(options) as (client, _):
-            view = client.view()
-        return show_rescales(view, as_json=options.json)
+            rescaled = client.view()
+        return show_rescales(rescaled, as_json=options.json)
     if options.parallelism is None and not options.operator:
         print("error: nothing to do: give --parallelism N or --operator UID=N", file=sys.stderr)
         return 2
-    with _client_of_job(options, "rescale") as (client, _):
+    with _client_of_job(options, "rescale") as (client, view):
         client.rescale(options.parallelism, dict(options.operator))
-        view = client.view()
-    lines = [f"{vertex.parallelism:>5}  {vertex.name}" for vertex in view.vertices]
-    found = {vertex.vertex_id: vertex.parallelism for vertex in view.vertices}
+        vertices = client.view().vertices
+    lines = [f"{vertex.parallelism:>5}  {vertex.name}" for vertex in vertices]
+    found = {vertex.vertex_id: vertex.parallelism for vertex in vertices}
     _say(options, "\n".join([f"rescaled {view.job_id} ({view.name})", *lines]), jid=view.job_id, parallelism=found)
     return 0
 
@@ -420,12 +440,15 @@ def _cancel(options: argparse.Namespace) -> int:
 
     from ..jobs.client import JobStatus
 
-    cluster, view = _find_job(options)
+    cluster, view, rest = _find_job(options)
     if JobStatus(view.state).is_terminal:
         text = f"{view.job_id} ({view.name}) has ended already: {view.state}"
         _say(options, text, jid=view.job_id, state=view.state)
         return 0
-    cancel_job(options.address, cluster, view.job_id)
+    if rest is None:
+        cancel_job(options.address, cluster, view.job_id)
+    else:
+        rest.cancel(view.job_id)
     _say(options, f"canceled {view.job_id} ({view.name})", jid=view.job_id, state="CANCELED")
     return 0
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace.engine.errors import HeadraceError
 
-from ..jobs.client import ProgressListener
-from ..jobs.progress import TerminalProgress
+from ..jobs.progress import ProgressListener, TerminalProgress
 from ..sql.parsing.errors import SqlError
 from ..sql.parsing.parser import is_complete, pieces_of
 from ..table import TableEnvironment
@@ -138,9 +137,10 @@ class Shell:
 
     @contextmanager
     def _telling(self, listener: ProgressListener) -> Iterator[None]:
-        """Inside, jobs over streams are told to a listener."""
+        """Inside, jobs are told to a listener."""
         if self._env.mode == "batch":
-            yield
+            with self._env.data_set_environment.telling(listener):
+                yield
             return
         streams = self._env.stream_environment
         with streams.changed_apart():

@@ -165,7 +165,7 @@ def _cells(vertex: dict[str, Any], now_ms: int) -> tuple[str, ...]:
 
 def _line(vertex: dict[str, Any], now_ms: int) -> str:
     tasks, state, rate_in, out, busy, waits, behind = _cells(vertex, now_ms)
-    said = [f"{tasks} tasks {state}" if tasks else state]
+    said = [f"{tasks} task{'' if tasks == '1' else 's'} {state}" if tasks else state]
     if busy:
         said += [f"{rate_in} in/s", f"{out} out/s", f"busy {busy}", f"waits {waits}"]
         said += [f"event time {behind} behind"] if behind else []

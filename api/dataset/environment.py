@@ -44,12 +44,14 @@ from .dataset import DataSet
 from .file_types import plain_schema
 from .output_folders import require_apart
 from .reported_runs import RunReports
+from .run_record import RunRecord, listener_of, now_ms, showing
 from .sources import DataSetSources
 from .types import declared_schema
 
 if TYPE_CHECKING:
     from headrace.engine.kernel.rest_settings import RestSettings
 
+    from ..jobs.progress import ProgressListener
     from ..rest.client import RestClient
 
 __all__ = ["DataSetResult", "ExecutionEnvironment"]
@@ -129,6 +131,8 @@ class ExecutionEnvironment(DataSetSources):
         self._sinks: list[Node] = []
         self._cached_files: dict[str, str] = {}
         self._last: DataSetResult | None = None
+        # Who is told how runs go on; None leaves it to the surroundings.
+        self._on_progress: ProgressListener | None = None
         outside = rest_from_environment() if rest is None else None
         address = self._options.get("address") or os.environ.get("HEADRACE_ADDRESS") or None
         self._reports = RunReports(
@@ -276,6 +280,24 @@ class ExecutionEnvironment(DataSetSources):
             self._sinks = before
             raise
 
+    def set_progress_listener(self, listener: ProgressListener | None) -> ExecutionEnvironment:
+        """Have how runs go on told to ``listener``, as views of a job with stages.
+
+        None leaves it to the surroundings: under ``headrace run`` and in the log of a submitted program runs of more
+        than half a second are shown, elsewhere none; see `StreamExecutionEnvironment.set_progress_listener`.
+        """
+        self._on_progress = listener
+        return self
+
+    @contextlib.contextmanager
+    def telling(self, listener: ProgressListener | None) -> Iterator[None]:
+        """Inside, runs are told to a listener."""
+        before, self._on_progress = self._on_progress, listener
+        try:
+            yield
+        finally:
+            self._on_progress = before
+
     @property
     def has_sinks(self) -> bool:
         """Whether writes wait for `execute`."""
@@ -335,15 +357,22 @@ class ExecutionEnvironment(DataSetSources):
             raise ProgramShown(shown, explain_json(optimized))
         executor = self._get_executor()
         started = monotonic()
-        with self._fetched_files() as cached, self._reports.tell(job_name, watch) as told:
+        record = RunRecord(job_name, watch or RunWatch(now_ms))
+        listener, since_s = listener_of(self._on_progress)
+        with contextlib.ExitStack() as around:
+            cached = around.enter_context(self._fetched_files())
+            told = around.enter_context(self._reports.tell(record))
             optimized = self._optimized(sinks)
             if told is not None:
                 from headrace.engine.optimizer.plan_text import explain_text
 
-                watch, told.plan = told.watch, explain_text(optimized)
+                told.plan = explain_text(optimized)
+            if listener is not None:
+                around.enter_context(showing(record, listener, since_s))
+            if told is not None or listener is not None:
+                watch = record.watch
             result = executor.execute(optimized, parallelism=self._parallelism, cached_files=cached, watch=watch)
-            if told is not None:
-                told.accumulators = result.accumulators
+            record.accumulators = result.accumulators
         paths = tuple(value for value in (result.values[sink.id] for sink in sinks) if isinstance(value, list))
         runtime_ms = round((monotonic() - started) * 1_000)
         self._last = DataSetResult(job_name, runtime_ms, paths, result.statistics, result.accumulators)

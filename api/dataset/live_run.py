@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +15,10 @@ from headrace.engine.plan.run_watch import RunWatch
 from headrace.engine.protocol.views import StageView
 
 from ..jobs.notebook_output import LiveOutput, html_rows
-from .reported_runs import now_ms
+from ..jobs.progress import html_of_stages
+from .run_record import now_ms
 
 __all__ = ["DataSetRun", "live_output"]
-
-_LEFT, _RIGHT = "style='text-align:left'", "style='text-align:right'"
 
 
 class DataSetRun:
@@ -112,17 +111,3 @@ def _told(result: Callable[[], Any]) -> str:
     except BaseException as error:
         return str(error)
     return ""
-
-
-def html_of_stages(stages: Sequence[StageView]) -> str:
-    """Return stages as an HTML table; all texts are escaped."""
-    heads = "".join(f"<th {_LEFT}>{name}</th>" for name in ("stage", "state", "tasks", "rows", "time"))
-    lines = []
-    for one in stages:
-        tasks = f"{one.num_done}/{one.num_tasks}" if one.num_tasks else ""
-        rows = "" if one.rows is None else f"{one.rows:,}"
-        cells = [(_LEFT, one.name), (_LEFT, one.state), (_RIGHT, tasks), (_RIGHT, rows)]
-        cells.append((_RIGHT, f"{one.duration_ms / 1_000:.1f} s"))
-        lines.append("".join(f"<td {style}>{html.escape(text[:100])}</td>" for style, text in cells))
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"

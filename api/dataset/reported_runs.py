@@ -23,22 +23,17 @@ import socket
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, HeadraceError, JobCanceledError
-from headrace.engine.functions.accumulators import AccumulatorPart
-from headrace.engine.plan.run_watch import RunWatch
+from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, HeadraceError
 from headrace.engine.protocol.details import JobDetails
 from headrace.engine.protocol.messages import JobReported, ReportJob
-from headrace.engine.protocol.states import JobStatus
-from headrace.engine.protocol.views import FailureView, JobView
 from headrace.state.credentials import masked
 from headrace.state.identifiers import JobId
 
 from ..jobs.deployment import Deployment, rest_client_of, rest_lines
+from .run_record import MOST_CHARACTERS, RunRecord, sent
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
@@ -64,22 +59,7 @@ MOST_LATE = 20
 LOOK_FOR_CLUSTER_S = 10.0
 """How often a cluster is looked for that is not there."""
 
-MOST_CHARACTERS = 100_000
-"""Of a plan, and of a failure; and bytes of an accumulator, else it is left out: all lists of jobs have it."""
-
-MOST_CHARACTERS_OF_NAME = 1_000
-
 _LOG = logging.getLogger("headrace.dataset")
-
-
-def now_ms() -> int:
-    """Epoch milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
-def _sent(text: str, most_characters: int) -> str:
-    """Return a text of the user's as it can be stored: without secrets and half characters, and not too long."""
-    return masked(text[:most_characters]).encode("utf-8", "replace").decode()
 
 
 class RunReports:
@@ -139,17 +119,17 @@ class RunReports:
         return is_connected_to_ray() and self.cluster() is None
 
     @contextlib.contextmanager
-    def tell(self, job_name: str, watch: RunWatch | None) -> Iterator[ToldRun | None]:
+    def tell(self, record: RunRecord) -> Iterator[ToldRun | None]:
         """Tell of the run in the block, if there is anybody; gives None if there is nobody.
 
         Raises:
             ClusterUnavailableError: If a cluster was asked for that has never been there.
         """
-        if self.is_alone() or self._are_too_many_late(job_name):
+        if self.is_alone() or self._are_too_many_late(record.name):
             yield None
             return
         self._connect_if_due()
-        run = ToldRun(self, job_name, watch or RunWatch(now_ms))
+        run = ToldRun(self, record)
         try:
             yield run
         except BaseException as error:
@@ -248,7 +228,7 @@ class RunReports:
             message = (
                 "the cluster is not told of data set %r, nor of others, until it has recorded the ends of %d before"
             )
-            _LOG.warning(message, _sent(job_name, MOST_CHARACTERS_OF_NAME), MOST_LATE)
+            _LOG.warning(message, job_name, MOST_LATE)
         return are_too_many
 
     def _wait_for_late(self) -> None:
@@ -293,25 +273,14 @@ class ToldRun:
 
     Args:
         reports: Where.
-        job_name: Its name.
-        watch: What it does.
+        record: What is known of it.
     """
 
-    def __init__(self, reports: RunReports, job_name: str, watch: RunWatch) -> None:
-        self.watch = watch
+    def __init__(self, reports: RunReports, record: RunRecord) -> None:
+        self.record = record
         # For people; known once the plan was made.
         self.plan = ""
-        # What functions have counted; known once the run is over.
-        self.accumulators: Mapping[str, tuple[AccumulatorPart, ...]] = {}
         self._reports = reports
-        self._job_id = JobId(uuid.uuid4().hex)
-        self._name = _sent(job_name, MOST_CHARACTERS_OF_NAME)
-        self._started_ms = now_ms()
-        self._ended_ms: int | None = None
-        self._state = JobStatus.RUNNING
-        self._failure: FailureView | None = None
-        self._canceled_ms: int | None = None
-        self._version = 0
         self._was_heard = self._has_complained = False
         self._is_over = threading.Event()
         # Its end was answered, or nobody tells of it any more; it is recorded, or that is not tried any more.
@@ -319,7 +288,7 @@ class ToldRun:
         try:
             threading.Thread(target=self._follow, name="headrace-dataset-reports", daemon=True).start()
         except RuntimeError as error:  # there are too many, or this program ends: runs go on all the same
-            _LOG.warning("the cluster is not told of data set %r: %s", self._name, error)
+            _LOG.warning("the cluster is not told of data set %r: %s", record.name, error)
             self._is_heard.set()
             self._is_done.set()
 
@@ -337,18 +306,11 @@ class ToldRun:
         """Say once that its end is not recorded, unless that the cluster does not answer has been said."""
         if self._was_heard and not self._has_complained:
             self._has_complained = True
-            _LOG.warning("the cluster has not recorded the end of data set %r in %g s", self._name, LAST_WORD_S)
+            _LOG.warning("the cluster has not recorded the end of data set %r in %g s", self.record.name, LAST_WORD_S)
 
     def end(self, error: BaseException | None) -> None:
         """Tell how it ended; returns when that was heard, or soon, if nobody answers."""
-        at_ms = self._ended_ms = now_ms()
-        self._state = JobStatus.FINISHED
-        if error is not None:
-            self.watch.has_failed()
-            is_canceled = isinstance(error, (JobCanceledError, KeyboardInterrupt))
-            self._state = JobStatus.CANCELED if is_canceled else JobStatus.FAILED
-            if not is_canceled:
-                self._failure = FailureView(at_ms, type(error).__name__, _sent(_text_of(error), MOST_CHARACTERS))
+        self.record.end(error)
         self._is_over.set()
         if self._reports.is_answering and not self._is_heard.wait(HEARD_S):
             self._reports.is_answering = False
@@ -382,7 +344,7 @@ class ToldRun:
         except Exception as error:  # whatever it is, it is not the run's
             if not self._has_complained:
                 text = str(error) if isinstance(error, HeadraceError) else repr(error)
-                _LOG.warning("the cluster is not told of data set %r: %s", self._name, text)
+                _LOG.warning("the cluster is not told of data set %r: %s", self.record.name, text)
             self._has_complained = True
             self._reports.is_answering = False
             if isinstance(error, ClusterUnavailableError):
@@ -392,60 +354,16 @@ class ToldRun:
         self._reports.is_answering = True
         if details.view.ended_ms is not None:
             self._is_heard.set()
-        if answer.is_canceled and self._canceled_ms is None and not self._is_over.is_set():
-            self._canceled_ms = now_ms()
-            self.watch.cancel()
+        if answer.is_canceled and not self._is_over.is_set():
+            self.record.cancel()
         if not self._was_heard:
             self._was_heard = True
             with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-                self._reports.says(self._job_id, self._name)
+                self._reports.says(self.record.job_id, self.record.name)
         return answer.is_kept
 
     def _details(self) -> JobDetails:
-        self._version += 1
-        state, failure = self._state, self._failure
-        entered_ms = {JobStatus.RUNNING.value: self._started_ms}
-        if self._canceled_ms is not None:
-            state = JobStatus.CANCELLING if self._ended_ms is None else state
-            entered_ms[JobStatus.CANCELLING.value] = self._canceled_ms
-        if self._ended_ms is not None:
-            entered_ms[state.value] = self._ended_ms
-        stages = [replace(one, name=_sent(one.name, MOST_CHARACTERS_OF_NAME)) for one in self.watch.stages]
-        if state is JobStatus.CANCELED:  # which is what an executor takes for a failure of what ran
-            stages = [replace(one, state=state.value) if one.state == "FAILED" else one for one in stages]
-        view = JobView(
-            job_id=self._job_id,
-            name=self._name,
-            state=state.value,
-            version=self._version,
-            started_ms=self._started_ms,
-            ended_ms=self._ended_ms,
-            failure=None if failure is None else failure.text,
-            accumulators=_sent_accumulators(self.accumulators),
-            entered_ms=entered_ms,
-            failures=() if failure is None else (failure,),
-            stages=tuple(stages),
-            num_stages_left_out=self.watch.num_left_out,
-        )
-        return JobDetails(view, plan=_sent(self.plan, MOST_CHARACTERS))
-
-
-def _sent_accumulators(
-    accumulators: Mapping[str, tuple[AccumulatorPart, ...]],
-) -> dict[str, tuple[AccumulatorPart, ...]]:
-    """Return those that are small: lists of what a run has seen are its program's."""
-    sizes = {
-        name: sum(len(part.content) for part in parts if isinstance(part.content, bytes))
-        for name, parts in accumulators.items()
-    }
-    return {name: parts for name, parts in accumulators.items() if sizes[name] <= MOST_CHARACTERS}
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error) or repr(error)
-    except Exception:  # it is the user's, as is how it says what it is
-        return f"{type(error).__name__}, which cannot say more"
+        return JobDetails(self.record.view(), plan=sent(self.plan, MOST_CHARACTERS))
 
 
 def _program() -> str:

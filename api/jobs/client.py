@@ -50,7 +50,7 @@ from headrace.state.identifiers import JobId, OperatorId
 from ..arguments.places import lasting_place
 from .event_time import explain_event_time
 from .execution_result import JobExecutionResult
-from .progress import Progress, render_html
+from .progress import Progress, ProgressListener, render_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,9 +67,6 @@ __all__ = [
     "ReportListener",
     "print_report",
 ]
-
-ProgressListener = Callable[[JobView], None] | Progress
-"""Told each new view of a job, on the thread that waits for it."""
 
 ReportListener = Callable[[OperatorId, int, Any], None]
 """Told one report: operator, subtask, value."""
@@ -191,10 +188,49 @@ class JobClient:
         Raises:
             ConfigurationError: If pandas is not installed.
         """
-        from .checkpoint_frame import checkpoint_frame
+        from .frames import checkpoint_frame
 
+        return checkpoint_frame(self._details().checkpoints.history)
+
+    def metrics(self) -> pd.DataFrame:
+        """Return what the operator chains have last reported, as a data frame of pandas, in the order of the program.
+
+        By their ids: ``operators``, ``parallelism``, ``records_in`` and ``records_out`` of the present attempts, both
+        per second, shares of time (``busy``, ``idle``, ``backpressured``, 0 to 1), ``watermark``, and sums of the
+        operators' own counters by their names, such as ``num_late_records_dropped``.
+
+        Raises:
+            ConfigurationError: If pandas is not installed.
+        """
+        from .frames import metrics_frame
+
+        return metrics_frame(self.view().vertices)
+
+    def plot(self) -> LiveOutput:
+        """Draw below a cell of a notebook how the job goes on, until it has ended; the kernel stays free.
+
+        There are the records that operator chains read per second, how far their event time is behind the clock, and
+        how long checkpoints took. ``stop()`` of what is returned ends the drawing, not the job.
+
+        Raises:
+            ProgramError: Outside of a notebook.
+        """
+        from .job_plot import JobPlot
+        from .notebook_output import LiveOutput
+
+        drawn, is_stopped = JobPlot(), threading.Event()
+
+        def look() -> tuple[str, bool]:
+            view = self.view()
+            if drawn.is_due(now := time.time()):
+                drawn.take(view, self._details().checkpoints.history, now)
+            return drawn.html(), is_stopped.is_set() or JobStatus(view.state).is_terminal
+
+        return LiveOutput(self, look, is_stopped.set)
+
+    def _details(self) -> JobDetails:
         details: JobDetails = self._cluster.ask_job(self._job_id, FetchJobDetails(vertices=()), _ASK_TIMEOUT_MS)
-        return checkpoint_frame(details.checkpoints.history)
+        return details
 
     def explain_event_time(self) -> str:
         """Say why windows do not fire: what waits for event time, and which split holds it back, since when.

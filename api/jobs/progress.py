@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.engine.protocol.states import JobStatus
 
@@ -27,18 +27,20 @@ from ..arguments.places import is_submitted
 from .notebook_output import is_notebook
 
 if TYPE_CHECKING:
-    from headrace.engine.protocol.views import JobView, VertexView
+    from headrace.engine.protocol.views import JobView, StageView, VertexView
 
 __all__ = [
     "JobStart",
     "LineProgress",
     "NotebookProgress",
     "Progress",
+    "ProgressListener",
     "TerminalProgress",
     "default_progress",
     "ending_line",
     "format_count",
     "format_watermark",
+    "html_of_stages",
     "render_html",
     "summary_line",
 ]
@@ -50,15 +52,27 @@ are over the last report interval."""
 WIDTHS = (0, 3, 7, 7, 7, 4, 7, 16)
 """Columns whose content changes keep their width, or the picture would jump; the names get what is left."""
 
+STAGE_COLUMNS = ("stage", "state", "tasks", "rows", "time")
+"""Headings of the stages of a data set's run: tasks that are done of all, rows given so far, how long it takes."""
+
+STAGE_WIDTHS = (0, 9, 9, 12, 9)
+
 MIN_NAME_WIDTH = 12
 
 IS_TEXT = (True, False, False, False, False, False, False, True)
 
+STAGE_IS_TEXT = (True, True, False, False, False)
+
 LINE_INTERVAL_S = 5.0
 """Where lines are written, so often at least."""
 
+MOST_STAGES = 20
+"""A terminal shows the newest ones."""
+
 MAX_LINE_VERTICES = 3
 """A line gives the records of so many vertices: of the first ones, and of the last."""
+
+MOST_CELL_CHARACTERS = 200
 
 MAX_EVENT_CHARACTERS = 200
 """A notable event is one or two lines in a terminal; a traceback belongs to the error at the end."""
@@ -87,6 +101,9 @@ def format_watermark(watermark_ms: int | None) -> str:
 def summary_line(view: JobView) -> str:
     """Job, state, checkpoints and restarts on one line."""
     parts = [f"{view.name}: {view.state}"]
+    if view.stages is not None:
+        done = view.num_stages_left_out + sum(stage.state == "FINISHED" for stage in view.stages)
+        parts.append(f"{done} of {view.num_stages_left_out + len(view.stages)} stages")
     if view.waiting is not None and not JobStatus(view.state).is_terminal:
         parts.append(f"waits for slots: {view.waiting}")
     if view.last_checkpoint is not None:
@@ -129,10 +146,19 @@ def ending_line(view: JobView) -> str | None:
 _GO_ON = "; to go on from it: headrace run --from-savepoint {} PROGRAM"
 
 
-def interrupt_line(job_id: str, *, is_checkpoint_kept: bool) -> str:
-    """Return what Ctrl-C does to a job with checkpoints that is waited for, and how it is ended to go on later."""
+def interrupt_line(job_id: str, *, is_checkpoint_kept: bool, is_reached: bool = True) -> str:
+    """Return what Ctrl-C does to a job with checkpoints that is waited for, and how it is ended to go on later.
+
+    Args:
+        job_id: The job.
+        is_checkpoint_kept: Whether its last checkpoint stays.
+        is_reached: Whether commands reach it from another terminal.
+    """
     kept = "keeps its last checkpoint" if is_checkpoint_kept else "deletes its checkpoints"
-    return f"Ctrl-C cancels the job and {kept}; headrace stop {job_id[:8]} ends it with one to go on from"
+    stop = f"headrace stop {job_id[:8]} ends it with one to go on from"
+    if not is_reached:
+        stop = "to end it with one to go on from, by headrace stop, run it with --rest-port 8081"
+    return f"Ctrl-C cancels the job and {kept}; {stop}"
 
 
 def vertex_cells(vertex: VertexView, *, has_ended: bool) -> tuple[str, ...]:
@@ -150,6 +176,13 @@ def all_cells(view: JobView) -> list[tuple[str, ...]]:
     """Return all vertices as rows of cells."""
     has_ended = JobStatus(view.state).is_terminal
     return [vertex_cells(vertex, has_ended=has_ended) for vertex in view.vertices]
+
+
+def stage_cells(stage: StageView) -> tuple[str, ...]:
+    """One stage of a data set's run as the cells of `STAGE_COLUMNS`."""
+    tasks = f"{stage.num_done}/{stage.num_tasks}" if stage.num_tasks else ""
+    rows = "" if stage.rows is None else f"{stage.rows:,}"
+    return stage.name, stage.state, tasks, rows, f"{stage.duration_ms / 1_000:.1f} s"
 
 
 class _Events:
@@ -181,6 +214,8 @@ class JobStart:
     """What each of its sinks guarantees, a line each."""
     is_kept_on_ctrl_c: bool | None = None
     """Whether its last checkpoint stays when Ctrl-C cancels it; None if it takes none, or Ctrl-C does not cancel it."""
+    is_reached: bool = True
+    """Whether commands of another terminal reach it: its Ray is not its program's own, or it serves REST."""
 
 
 class Progress(ABC):
@@ -193,6 +228,10 @@ class Progress(ABC):
     @abstractmethod
     def update(self, view: JobView) -> None:
         """Show a view."""
+
+
+ProgressListener: TypeAlias = "Callable[[JobView], None] | Progress"
+"""Told each new view of a job, on the thread that waits for it."""
 
 
 class LineProgress(Progress):
@@ -276,7 +315,8 @@ class TerminalProgress(Progress):
         for line in job.delivery:
             _write_error_line(line)
         if job.is_kept_on_ctrl_c is not None:
-            _write_error_line(interrupt_line(job.job_id, is_checkpoint_kept=job.is_kept_on_ctrl_c))
+            kept, reached = job.is_kept_on_ctrl_c, job.is_reached
+            _write_error_line(interrupt_line(job.job_id, is_checkpoint_kept=kept, is_reached=reached))
 
     def update(self, view: JobView) -> None:
         """Show a view."""
@@ -326,6 +366,10 @@ class TerminalProgress(Progress):
         return console
 
 
+_Shape: TypeAlias = tuple[Sequence[str], Sequence[int], Sequence[bool]]
+"""Headings, widths, and which columns are texts."""
+
+
 class _Picture:
     """A view as rich draws it, in whatever width there is: names give way, numbers never."""
 
@@ -337,14 +381,17 @@ class _Picture:
         from rich.text import Text
 
         yield Text(summary_line(self._view), style="bold", no_wrap=True, overflow="ellipsis")
-        rows = all_cells(self._view)
+        stages = self._view.stages
+        shape: _Shape = (COLUMNS, WIDTHS, IS_TEXT) if stages is None else (STAGE_COLUMNS, STAGE_WIDTHS, STAGE_IS_TEXT)
+        columns, widths, is_text = shape
+        rows = all_cells(self._view) if stages is None else [stage_cells(stage) for stage in stages[-MOST_STAGES:]]
         longest = max((len(cells[0]) for cells in rows), default=0)
-        room = options.max_width - sum(WIDTHS) - 2 * (len(COLUMNS) - 1)
+        room = options.max_width - sum(widths) - 2 * (len(columns) - 1)
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-        for heading, width, is_text in zip(COLUMNS, WIDTHS, IS_TEXT, strict=True):
+        for heading, width, is_left in zip(columns, widths, is_text, strict=True):
             table.add_column(
                 heading,
-                justify="left" if is_text else "right",
+                justify="left" if is_left else "right",
                 width=width or max(MIN_NAME_WIDTH, min(longest, room)),
                 no_wrap=True,
                 overflow="ellipsis",
@@ -356,18 +403,26 @@ class _Picture:
 
 def render_html(view: JobView, lines: Sequence[str] = ()) -> str:
     """Return a view as an HTML table, with lines below it; everything that comes from a program is escaped."""
-    sides = ["left" if is_text else "right" for is_text in IS_TEXT]
-    head = "".join(f"<th style='text-align:{side}'>{name}</th>" for name, side in zip(COLUMNS, sides, strict=True))
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td style='text-align:{side}'>{html.escape(cell)}</td>" for cell, side in zip(cells, sides, strict=True)
-        )
-        + "</tr>"
-        for cells in all_cells(view)
-    )
+    head = f"<b>{html.escape(summary_line(view))}</b>"
     below = "".join(f"<div>{html.escape(line)}</div>" for line in lines)
-    return f"<b>{html.escape(summary_line(view))}</b><table><tr>{head}</tr>{rows}</table>{below}"
+    rows = _html_table(COLUMNS, IS_TEXT, all_cells(view)) if view.stages is None else html_of_stages(view.stages)
+    return f"{head}{rows}{below}"
+
+
+def html_of_stages(stages: Sequence[StageView]) -> str:
+    """Return stages as an HTML table; all texts are escaped."""
+    return _html_table(STAGE_COLUMNS, STAGE_IS_TEXT, [stage_cells(stage) for stage in stages])
+
+
+def _html_table(columns: Sequence[str], is_text: Sequence[bool], rows: Sequence[Sequence[str]]) -> str:
+    sides = ["left" if is_left else "right" for is_left in is_text]
+    head = "".join(f"<th style='text-align:{side}'>{name}</th>" for name, side in zip(columns, sides, strict=True))
+    lines = []
+    for cells in rows:
+        texts = (html.escape(cell[:MOST_CELL_CHARACTERS]) for cell in cells)
+        line = "".join(f"<td style='text-align:{side}'>{text}</td>" for text, side in zip(texts, sides, strict=True))
+        lines.append(f"<tr>{line}</tr>")
+    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
 
 
 class NotebookProgress(Progress):

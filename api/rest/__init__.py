@@ -1,6 +1,7 @@
 """A cluster's REST server, seen by its client.
 
 `client` has the two clients: one that waits, and one to be awaited. Neither needs Ray, or to be on the cluster.
+`served_jobs` are the jobs of all clusters of this user on this machine, as commands ask for them.
 
-May import: `headrace.state`. Start reading at `client`.
+May import: `headrace.arguments`, `headrace.engine`, `headrace.state`. Start reading at `client`.
 """

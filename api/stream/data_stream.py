@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pyarrow as pa
 
@@ -27,7 +27,6 @@ from headrace.engine.connectors.contract import Sink
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.given import T1
 from headrace.engine.functions.keys import KeySelector
-from headrace.engine.functions.life import refuse_life
 from headrace.engine.functions.operator import Operator
 from headrace.engine.functions.side_outputs import OutputTag, Tagged
 from headrace.engine.graph.transformations import (
@@ -42,14 +41,7 @@ from headrace.engine.graph.transformations import (
 from headrace.engine.operators.column_operators import FilterColumns, SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.operators.exchange import (
-    BroadcastPartitioner,
-    CustomPartitioner,
-    ForwardPartitioner,
-    GlobalPartitioner,
     Partitioner,
-    RebalancePartitioner,
-    RescalePartitioner,
-    ShufflePartitioner,
 )
 from headrace.engine.operators.row_operators import (
     FilterOperator,
@@ -60,8 +52,8 @@ from headrace.engine.operators.row_operators import (
     TimestampsAndWatermarksOperator,
 )
 from headrace.engine.windows.assigners import CountWindows, WindowAssigner
-from headrace.state.keyed.descriptors import MapStateDescriptor
 
+from ..arguments.absent_names import absence_of
 from ..arguments.checks import described, key_selector_of, require_instance, tag_id_of, whole
 from ..arguments.data_types import (
     TypeInformation,
@@ -73,11 +65,10 @@ from ..arguments.data_types import (
 )
 from ..arguments.function_shapes import AsksOutside, Filters, FlatMaps, GetsKey, Maps, ProcessesElements
 from ..arguments.known_columns import check_union, columns_behind
-from .absent_names import absence_of
+from ..arguments.projections import projection, selected_columns
 from .collected_rows import CollectedRows
 from .data_stream_sink import DataStreamSink, parallelism_behind, sink_of, users_sink_of
-from .operator_settings import OperatorSettings
-from .projections import projection, selected_columns
+from .partitioned_streams import PartitionedStreams
 
 if TYPE_CHECKING:
     from headrace.engine.connectors.async_sinks import AsyncSink
@@ -104,7 +95,7 @@ _NEEDS_KEY = frozenset(
 """Methods of a keyed stream that this one does not have."""
 
 
-class DataStream(OperatorSettings, Generic[T1]):
+class DataStream(PartitionedStreams[T1]):
     """A stream of records. Made by an environment's sources and by other streams' methods.
 
     Type checkers know of what type the records are (``DataStream[int]``), from collections and generators and by the
@@ -457,62 +448,6 @@ class DataStream(OperatorSettings, Generic[T1]):
         from .all_windowed_stream import AllWindowedStream
 
         return AllWindowedStream(self, CountWindows.of(size, slide))
-
-    def rebalance(self) -> DataStream[T1]:
-        """Deal records out evenly over all subtasks of the next operator, in turn."""
-        return self._partitioned(RebalancePartitioner())
-
-    def rescale(self) -> DataStream[T1]:
-        """Deal records out in turn over a share of the next operator's subtasks."""
-        return self._partitioned(RescalePartitioner())
-
-    def shuffle(self) -> DataStream[T1]:
-        """Deal records out evenly at random."""
-        return self._partitioned(ShufflePartitioner())
-
-    @overload
-    def broadcast(self) -> DataStream[T1]: ...
-
-    @overload
-    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream[T1]: ...
-
-    def broadcast(self, *descriptors: MapStateDescriptor) -> DataStream[T1] | BroadcastStream[T1]:
-        """Send each record to all subtasks of the next operator.
-
-        Args:
-            *descriptors: The broadcast states that the records may change. With them the result is a broadcast stream,
-                for ``connect``.
-        """
-        broadcast = self._partitioned(BroadcastPartitioner())
-        if not descriptors:
-            return broadcast
-        from .connected_streams import BroadcastStream
-
-        return BroadcastStream(broadcast, descriptors)
-
-    def global_(self) -> DataStream[T1]:
-        """Send all records to the first subtask of the next operator."""
-        return self._partitioned(GlobalPartitioner())
-
-    def forward(self) -> DataStream[T1]:
-        """Send the records of each subtask to the next operator's subtask of the same number."""
-        return self._partitioned(ForwardPartitioner())
-
-    def partition_custom(self, partitioner: Any, key_selector: Any) -> DataStream[T1]:
-        """Let a function choose the subtask.
-
-        Args:
-            partitioner: A callable of key and number of subtasks (or an object with ``partition``) that gives a number
-                from 0.
-            key_selector: As in `key_by`.
-        """
-        function = partitioner if callable(partitioner) else getattr(partitioner, "partition", None)
-        refuse_life(partitioner, "a partitioner")
-        if function is None:
-            message = f"partitioner must be a callable of key and number of subtasks; got {partitioner!r}"
-            raise ProgramError(message)
-        keys = key_selector if isinstance(key_selector, (tuple, list)) else (key_selector,)
-        return self._partitioned(CustomPartitioner(function, key_selector_of("partition_custom", tuple(keys))))
 
     # ---------------------------------------------------------------------------------------------- placement, chaining
 

@@ -21,38 +21,32 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.engine.checkpoint.restore_check import RestoreReport
-from headrace.engine.connectors.contract import Source
-from headrace.engine.connectors.source_protocols import check_source
-from headrace.engine.connectors.sources import SourceOperator
 from headrace.engine.errors import ConfigurationError, ExternalError, HeadraceError, JobError, ProgramError, UserError
-from headrace.engine.functions.life import refuse_life
-from headrace.engine.functions.operator import COLLECT, PRINT, Operator
+from headrace.engine.functions.operator import COLLECT, PRINT
 from headrace.engine.graph.chaining import build_job_graph, num_slots
 from headrace.engine.graph.explain import delivery_lines, explain_text, plan_json
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.graph.stream_graph import StreamGraph, build_stream_graph
-from headrace.engine.graph.transformations import OperatorKind, OperatorTransformation, Transformation
+from headrace.engine.graph.transformations import OperatorTransformation, Transformation
 from headrace.engine.kernel.config import (
     ClusterSettings,
     HighAvailabilitySettings,
     JobSettings,
     RestoreMode,
 )
-from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.state.reading.program_pickles import dump_program
 
-from ..arguments.data_types import Types, resolve_type, schema_of
-from ..arguments.known_columns import columns_of_source
+from ..arguments.absent_names import absence_of
 from ..arguments.places import absolute_place, check_shared_places
 from ..jobs.application_run import ApplicationRun
 from ..jobs.cell_jobs import note_job_of_cell
-from ..jobs.client import JobClient, ProgressListener, ReportListener, print_report
+from ..jobs.client import JobClient, ReportListener, print_report
 from ..jobs.deployment import (
     REST_PORT_VARIABLE,
     Deployment,
@@ -64,22 +58,17 @@ from ..jobs.deployment import (
     waiting_times_from_environment,
 )
 from ..jobs.execution_result import JobExecutionResult
-from ..jobs.progress import JobStart, Progress, default_progress
+from ..jobs.progress import JobStart, Progress, ProgressListener, default_progress
 from ..jobs.restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 from ..jobs.shown_program import ProgramShown, is_only_shown
-from .absent_names import absence_of
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
-from .environment_settings import (
-    EnvironmentSettings,
-    checked_job_options,
-    warn_of_exclusions,
-)
+from .environment_settings import checked_job_options, warn_of_exclusions
+from .environment_sources import EnvironmentSources
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
 
-    from ..connectors.datagen import GeneratorSource
     from ..rest.client import RestClient
     from .cached_stream import CachedDataStream, StreamCaches
     from .data_stream import DataStream
@@ -93,7 +82,7 @@ _OWN_OPTIONS = ("cluster_name", "detached", "parallelism", "seed")
 _DEFAULT_JOB_NAME = "headrace job"
 
 
-class StreamExecutionEnvironment(EnvironmentSettings):
+class StreamExecutionEnvironment(EnvironmentSources):
     """The context in which a streaming program is written and run. Made by `get_execution_environment`."""
 
     def __init__(
@@ -180,146 +169,10 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         JobSettings(**environment._job_options)  # refuses what is out of range here, where it is written
         return environment
 
-    # ---------------------------------------------------------------------------------------------------------- sources
-
-    @overload
-    def from_source(
-        self,
-        source: GeneratorSource[_Record],
-        watermark_strategy: WatermarkStrategy | None = None,
-        source_name: str = "source",
-        type_info: Any = None,
-    ) -> DataStream[_Record]: ...
-
-    @overload
-    def from_source(
-        self,
-        source: Source,
-        watermark_strategy: WatermarkStrategy | None = None,
-        source_name: str = "source",
-        type_info: Any = None,
-    ) -> DataStream[Any]: ...
-
-    def from_source(
-        self,
-        source: Source,
-        watermark_strategy: WatermarkStrategy | None = None,
-        source_name: str = "source",
-        type_info: Any = None,
-    ) -> DataStream[Any]:
-        """Read a source.
-
-        Args:
-            source: Where the records come from.
-            watermark_strategy: How event time is found and progresses; None for no watermarks.
-            source_name: For people.
-            type_info: The declared type of its records, if it does not know better itself.
-        """
-        strategy = WatermarkStrategy.no_watermarks() if watermark_strategy is None else watermark_strategy
-        for name, value, kind in (
-            ("source", source, "create_enumerator"),
-            ("watermark_strategy", strategy, "with_timestamp_assigner"),
-        ):
-            if not hasattr(value, kind):
-                message = f"{name} must be a {'Source' if name == 'source' else 'WatermarkStrategy'}; got {value!r}"
-                raise ProgramError(message)
-        refuse_life(source, "a source", "its reader may have state and hear of checkpoints")
-        check_source(source, source_name)
-        return self._add_source(SourceOperator(source, strategy), source_name, type_info)
-
-    @overload
-    def from_collection(self, collection: Iterable[_Record], type_info: None = None) -> DataStream[_Record]: ...
-
-    @overload
-    def from_collection(self, collection: Any, type_info: Any) -> DataStream[Any]: ...
-
-    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream[Any]:
-        """Read the elements of a collection, in order, in one subtask.
-
-        Args:
-            collection: Finite; read to its end at once. A ``pyarrow`` table or record batch is read as columns.
-            type_info: The elements' type; None leaves them as Python objects.
-        """
-        from ..connectors.collection import CollectionSource
-
-        schema = None if type_info is None else schema_of(resolve_type(type_info))
-        operator = SourceOperator(CollectionSource(collection, schema), WatermarkStrategy.no_watermarks())
-        return self._add_source(operator, "collection", None, is_parallel=False)
-
-    @overload
-    def from_elements(self, *elements: _Record, type_info: None = None) -> DataStream[_Record]: ...
-
-    @overload
-    def from_elements(self, *elements: Any, type_info: Any) -> DataStream[Any]: ...
-
-    def from_elements(self, *elements: Any, type_info: Any = None) -> DataStream[Any]:
-        """Read the given elements, in order, in one subtask."""
-        return self.from_collection(elements, type_info)
-
-    def from_sequence(self, from_: int, to: int) -> DataStream[int]:
-        """Read the whole numbers from one to another, both included, in parallel.
-
-        Each subtask gets numbers in ascending order; between subtasks there is none.
-
-        Args:
-            from_: The first number; of 64 bits.
-            to: The last one.
-
-        Raises:
-            ConfigurationError: If there is none, or one has more than 64 bits.
-        """
-        from ..connectors.datagen import number_sequence
-
-        source = number_sequence(from_, to, self.get_parallelism())
-        operator = SourceOperator(source, WatermarkStrategy.no_watermarks())
-        return self._add_source(operator, f"sequence {from_} to {to}", Types.LONG())
-
-    def read_text_file(self, file_path: str | os.PathLike[str], charset_name: str = "UTF-8") -> DataStream[str]:
-        """Read text files, exactly once; every line is a record, without its line end.
-
-        For more than one file, for compressed or followed ones and bad bytes there is `FileSource.text`, which this is.
-
-        Args:
-            file_path: A file, a directory or a glob; a local path or a URI.
-            charset_name: The encoding, as Python knows it.
-
-        Raises:
-            ConfigurationError: If lines cannot be told apart in the encoding, or there is none of the name.
-        """
-        from ..connectors.files.source import FileSource
-
-        operator = SourceOperator(FileSource.text(file_path, charset_name), WatermarkStrategy.no_watermarks())
-        return self._add_source(operator, f"text of {os.fspath(file_path)}", Types.STRING())
-
-    def socket_text_stream(self, host: str, port: int) -> DataStream[str]:
-        """Read lines of text from a socket, in one subtask.
-
-        A socket cannot be rewound: lines in flight at a failure are lost.
-        """
-        from ..connectors.socket import SocketTextSource
-
-        operator = SourceOperator(SocketTextSource(host, port), WatermarkStrategy.no_watermarks())
-        return self._add_source(operator, f"socket {host}:{port}", None, is_parallel=False)
-
-    def _add_source(
-        self, operator: Operator, name: str, type_info: Any, *, is_parallel: bool = True
-    ) -> DataStream[Any]:
-        from .data_stream import DataStream
-
-        transformation = OperatorTransformation(
-            self.new_id(),
-            name,
-            OperatorKind.SOURCE,
-            operator,
-            (),
-            self.get_parallelism() if is_parallel else 1,
-            is_parallel=is_parallel,
-            output_schema=None if type_info is None else schema_of(resolve_type(type_info)),
-        )
-        known = transformation.output_schema or columns_of_source(getattr(operator, "source", None))
-        return DataStream(self, transformation, None, known)
-
     # -------------------------------------------------------------------------------------------- recording the program
+
+    def _as_environment(self) -> StreamExecutionEnvironment:
+        return self
 
     def new_id(self) -> int:
         """Return an id for the next transformation; called by the stream classes."""
@@ -554,7 +407,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             takes, is_kept = settings.checkpoints, None
             if attached and self._actor_system == "ray" and takes is not None and not takes.only_last:
                 is_kept = takes.retain_on_cancellation
-            progress.begins(JobStart(job_id, job_name, delivery, is_kept))
+            is_reached = self._cluster_settings.rest is not None or not cluster.is_on_private_ray()
+            progress.begins(JobStart(job_id, job_name, delivery, is_kept, is_reached))
         client = JobClient(cluster, job_id, job_name, on_progress=progress, delivery=delivery, on_report=listeners)
         note_job_of_cell(client, job_name)
         for rows in collecting.values():

@@ -34,7 +34,7 @@ from headrace.state.backends.choice import HashMapStateBackend, RocksDBStateBack
 
 from ..arguments.checks import duration_ms
 from ..arguments.places import lasting_place
-from ..jobs.client import ProgressListener
+from ..jobs.progress import ProgressListener
 from .checkpoint_config import CheckpointConfig
 
 __all__ = ["EnvironmentSettings", "RuntimeExecutionMode", "warn_of_exclusions"]

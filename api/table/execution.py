@@ -350,7 +350,7 @@ class Execution:
             for table, rows in self._rows_of_tables(inserts, roots):
                 table.connector.write_data_set(rows, table.statement.name)
         if self.data_sets.has_sinks:
-            self.data_sets.execute()
+            self.data_sets.execute(self._name_of(inserts))
 
     def _write_streams(
         self, inserts: list[tuple[CatalogTable, Relation]], roots: tuple[Node, ...], statements: Sequence[str] = ()
@@ -375,8 +375,12 @@ class Execution:
                 stream = streams.of(root)
                 with streams.writing(number, root):
                     table.connector.write_stream(stream, root.schema, table.statement.name)
-            tables = ", ".join(table.statement.name for table, _ in inserts)
-            return env.execute_async(self.settings.value("pipeline.name", f"insert into {tables}"))
+            return env.execute_async(self._name_of(inserts))
+
+    def _name_of(self, inserts: list[tuple[CatalogTable, Relation]]) -> str:
+        """What the job is called that writes tables."""
+        tables = ", ".join(table.statement.name for table, _ in inserts)
+        return str(self.settings.value("pipeline.name", f"insert into {tables}"))
 
     def _rows_of_tables(
         self, inserts: list[tuple[CatalogTable, Relation]], roots: tuple[Node, ...]

@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.engine.errors import ProgramError
 
+from ..jobs.progress import NotebookProgress
 from ..sql.parsing.parser import pieces_of
 from .environment import TableEnvironment
 from .live_table import LiveRows, html_table
@@ -60,7 +61,11 @@ def run_cell(shell: Any, line: str, cell: str | None) -> None:
         text = f"{' ' * kept.end()}{text[kept.end() :]}"
     pieces = pieces_of(text)
     for i, piece in enumerate(pieces):
-        [result] = env.execute_script(piece)
+        if env.mode == "batch":  # jobs over streams are shown in a notebook as they are
+            with env.data_set_environment.telling(NotebookProgress()):
+                [result] = env.execute_script(piece)
+        else:
+            [result] = env.execute_script(piece)
         if kept is not None and i == len(pieces) - 1:
             shell.user_ns[kept[1]] = result
         elif result.is_query and env.mode == "streaming":

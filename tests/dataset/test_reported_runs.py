@@ -17,6 +17,7 @@ from headrace import ExecutionEnvironment, RestSettings
 from headrace.actors import clusters
 from headrace.cli.main import main
 from headrace.dataset import reported_runs
+from headrace.dataset.run_record import MOST_CHARACTERS_OF_NAME, RunRecord, now_ms
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, HeadraceError, JobCanceledError
 from headrace.engine.plan.run_watch import MOST_STAGES, RunWatch
 from headrace.engine.protocol.views import StageView
@@ -180,14 +181,14 @@ def test_two_runs_of_one_hostile_name_are_two_jobs(env, tmp_path):
     for job in jobs:
         assert job["state"] == "FINISHED"
         assert job["name"].startswith(HOSTILE + "?xxx")
-        assert len(job["name"]) == reported_runs.MOST_CHARACTERS_OF_NAME
+        assert len(job["name"]) == MOST_CHARACTERS_OF_NAME
 
 
 def test_of_very_many_stages_the_newest_are_told_and_the_others_counted():
-    watch = RunWatch(reported_runs.now_ms)
+    watch = RunWatch(now_ms)
     rest = RestSettings(bind_port="0", view_ttl_ms=0)
     reports = reported_runs.RunReports("local", None, None, rest, says_where=False)
-    with reports.tell("many", watch):
+    with reports.tell(RunRecord("many", watch)):
         for number in range(MOST_STAGES + 300):
             watch.tell(StageView(number, f"stage {number}", "FINISHED", 100_000, 100_000))
     client = reports.get_rest_client(read_only=True)

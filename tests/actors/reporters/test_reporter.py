@@ -26,7 +26,7 @@ from headrace.engine.protocol.messages import FetchJobDetails, ListJobs
 from headrace.engine.protocol.views import JobView
 from headrace.state.identifiers import JobId, VertexId
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 SUBTASKS = {"numbers": 2, "end/less": 2, "note": 2}
 
 

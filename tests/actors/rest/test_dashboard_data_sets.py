@@ -11,7 +11,7 @@ from dashboard_kit import CHROMIUM, DESKTOP, HOSTILE, PHONE, Watched, browser, d
 from rest_kit import ask, build
 
 from headrace import ExecutionEnvironment
-from headrace.dataset import reported_runs
+from headrace.dataset.run_record import RunRecord, now_ms
 from headrace.engine.errors import HeadraceError
 from headrace.engine.plan.run_watch import MOST_STAGES, RunWatch
 from headrace.engine.protocol.views import StageView
@@ -51,14 +51,14 @@ class Sets:
         with pytest.raises(HeadraceError):
             self._env.from_elements(1).map(fails).collect()
         self.failed = self.newest_of(1)
-        many = RunWatch(reported_runs.now_ms)
-        with reports.tell("many", many):
+        many = RunWatch(now_ms)
+        with reports.tell(RunRecord("many", many)):
             for number in range(MOST_STAGES + 7):
                 many.tell(StageView(number, f"stage {number}", "FINISHED", 1_000, 1_000))
         self.many = self.newest_of(2)
-        self.watch = RunWatch(reported_runs.now_ms)
+        self.watch = RunWatch(now_ms)
         self.watch.tell(*STAGES)
-        self._run = reports.tell(HOSTILE, self.watch)
+        self._run = reports.tell(RunRecord(HOSTILE, self.watch))
         self._run.__enter__().plan = f"#1 Source: {HOSTILE}"
         self.running = self.newest_of(3)
         until(lambda: bool(self.rest.job(self.running)["plan"]["explained"]), "its plan is not told")

@@ -22,7 +22,7 @@ from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
 from headrace.engine.protocol.messages import WaitForJob
 from headrace.jobs.deployment import Deployment, DeploymentTarget, DetachedJobExecutionResult
 
-BOUND_S = 60.0
+BOUND_S = 180.0
 
 PROGRAM = """
 import sys

@@ -147,6 +147,20 @@ def test_an_insert_says_what_its_sink_guarantees_and_how_far_it_is(tmp_path, cap
     assert all(line.startswith("insert into kept: ") for line in lines[1:])
 
 
+def test_an_insert_in_batch_mode_says_how_far_its_stages_are(tmp_path, capsys):
+    script = WRITING.replace("PLACE", str(tmp_path / "kept")) + "SELECT SUM(n) AS s FROM numbers;"
+    assert run(tmp_path, script, "--mode", "batch") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"insert into kept: FINISHED \| (\d+) of \1 stages \| [\d.]+ s", lines[-1])
+    assert all(line.startswith("insert into kept: ") for line in lines), "a query is followed by its rows alone"
+    assert run(tmp_path, script.replace("kept", "more"), "--mode", "batch", "--json") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    [begun, ended] = [line["job"] for line in map(json.loads, out.splitlines()) if "job" in line]
+    assert begun == {"id": ended["id"], "name": "insert into more", "delivery": []}
+    assert ended == {"id": begun["id"], "state": "FINISHED"}
+
+
 def test_scripts_get_rows_jobs_and_errors_as_lines_of_json(tmp_path, capsys):
     script = f"{WRITING.replace('PLACE', str(tmp_path / 'kept'))}SELECT SUM(n) AS s FROM numbers;\n" + (
         "SHOW TABLES;\nSET 'sql-client.execution.result-mode' = 'table';\n"

@@ -1,13 +1,14 @@
 """What people see of a job, made from views alone."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from headrace import StreamExecutionEnvironment
 from headrace.connectors.files import FileSink
-from headrace.engine.protocol.views import JobView, VertexView
+from headrace.engine.protocol.views import JobView, StageView, VertexView
 from headrace.jobs.progress import (
     JobStart,
     LineProgress,
@@ -169,6 +170,9 @@ def test_a_terminal_says_what_ctrl_c_does_to_checkpoints(is_kept, said, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "delivery of files: exactly once"
     assert [line.removesuffix(" to go on from") for line in lines[1:]] == said
+    TerminalProgress().begins(replace(start, is_reached=False))
+    for line in capsys.readouterr().err.splitlines()[1:]:
+        assert line.endswith("to end it with one to go on from, by headrace stop, run it with --rest-port 8081")
     log = Log()
     log.progress.begins(start)
     assert log.lines == ["delivery of files: exactly once"], "nobody presses a key in a log"
@@ -218,6 +222,22 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch):
     assert [kind for kind, _ in shown] == ["display", "update", "update"]
     assert "FINISHED" in shown[-1][1]
     assert all("delivery of &lt;files&gt;: exactly once" in content for _, content in shown)
+
+
+def test_stages_of_a_data_set_are_shown_with_their_tasks_and_rows():
+    stages = (
+        StageView(1, "read <a>", "FINISHED", 2, 2, rows=1_234, duration_ms=1_500),
+        StageView(2, "sum", "RUNNING", 4, 1),
+    )
+    one = view(stages=stages, last_checkpoint=None)
+    assert summary_line(one) == "flight delays: RUNNING | 1 of 2 stages"
+    shown = drawn([one], 80, is_terminal=True).splitlines()
+    assert shown[1].split() == ["stage", "state", "tasks", "rows", "time"]
+    assert shown[2].split() == ["read", "<a>", "FINISHED", "2/2", "1,234", "1.5", "s"]
+    assert shown[3].split() == ["sum", "RUNNING", "1/4", "0.0", "s"]
+    page = render_html(one)
+    assert "read &lt;a&gt;" in page
+    assert "1 of 2 stages" in page
 
 
 @pytest.mark.parametrize(("wanted", "is_said"), [("lines", True), ("terminal", True), ("none", False), ("", False)])

@@ -74,6 +74,18 @@ def test_records_of_a_stream_are_shown_and_the_last_picture_stays(notebook, env)
     assert not output.is_running
 
 
+def test_a_drawing_follows_a_job_and_ends_without_it(notebook, env):
+    numbers = env.from_source(GeneratorSource(lambda n: n, records_per_second=200), None, "numbers")
+    numbers.filter(lambda n: False).print()
+    client = env.execute_async("drawn")
+    output = client.plot()
+    notebook.wait_until_shown(r"drawn: RUNNING.*<polyline")
+    output.stop()
+    assert not output.is_running
+    assert client.get_job_status().value == "RUNNING"
+    client.cancel()
+
+
 def test_a_stream_without_end_leaves_the_caller_free_and_stops(notebook, env):
     output = env.from_source(GeneratorSource(lambda n: n, records_per_second=200), None, "numbers").live()
     notebook.wait_until_shown(r"RUNNING .*[1-9]\d* records")

@@ -27,8 +27,8 @@ from headrace import (
     Types,
     col,
 )
+from headrace.arguments.absent_names import ABSENT
 from headrace.connectors.files import FileSource
-from headrace.stream.absent_names import ABSENT
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "pyflink.md"
 

@@ -8,9 +8,9 @@ from typing import Any
 from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import ProgramError
 
-from ..arguments.checks import whole
-from ..arguments.data_types import TypeInformation, project_type, schema_of
-from ..arguments.known_columns import check_fields
+from .checks import whole
+from .data_types import TypeInformation, project_type, schema_of
+from .known_columns import check_fields
 
 __all__ = ["TakeFields", "projection", "selected_columns"]
 

@@ -1,4 +1,4 @@
-"""Checkpoints as a data frame: each figure against the subtasks that it is of, a job's own, none, and no pandas."""
+"""Numbers of a job as data frames: each figure against what it is of, a job's own, none, and no pandas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from headrace import StreamExecutionEnvironment
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.protocol.details import CheckpointView, TaskAcknowledgement
-from headrace.jobs.checkpoint_frame import checkpoint_frame
+from headrace.engine.protocol.views import VertexView
+from headrace.jobs.frames import checkpoint_frame, metrics_frame
 
 TASKS = (
     TaskAcknowledgement("source", 0, 1_050, 100, 10, 1, 5.0, 2.0, 30.0, False),
@@ -49,7 +50,7 @@ def test_a_client_gives_those_of_its_job(tmp_path):
     client = env.execute_async("counts")
     path = client.trigger_savepoint(str(tmp_path / "savepoints"))
     client.trigger_checkpoint()
-    frame = client.checkpoints()
+    frame, metrics = client.checkpoints(), client.metrics()
     client.cancel()
     env.close()
     (savepoint,) = [row for _, row in frame[frame["is_savepoint"]].iterrows()]
@@ -58,9 +59,24 @@ def test_a_client_gives_those_of_its_job(tmp_path):
     assert frame.index.is_monotonic_increasing
     assert (frame["status"] == "COMPLETED").sum() >= 2
     assert (frame["state_bytes"] > 0).all()
+    assert list(metrics["operators"]) == ["Source: sequence 1 to 1000000000000", "map -> filter -> Sink: print"]
+    assert list(metrics["parallelism"]) == [2, 2]
 
 
 def test_without_pandas_it_is_said_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigurationError, match="pandas, which is not installed"):
         checkpoint_frame([DONE])
+
+
+def test_a_row_of_metrics_says_what_the_operators_have_reported():
+    pandas = pytest.importorskip("pandas")
+    read = VertexView("a", "read", 2, {}, 5, 4, 2.5, 2.0, 0.5, 0.25, 0.25, 1_000)
+    late = VertexView("b", "late", 1, {}, 4, 0, 2.0, 0.0, 0.0, 1.0, 0.0, 2**63 - 1, {"num_late_records_dropped": 3.0})
+    frame = metrics_frame([read, late])
+    assert list(frame.index) == ["a", "b"]
+    assert frame.loc["a"][["records_in", "records_out", "busy", "idle"]].tolist() == [5, 4, 0.5, 0.25]
+    assert frame.loc["a"]["watermark"] == pandas.Timestamp(1, unit="s", tz="UTC")
+    assert pandas.isna(frame.loc["b"]["watermark"]), "its input has ended"
+    assert pandas.isna(frame.loc["a"]["num_late_records_dropped"])
+    assert frame.loc["b"]["num_late_records_dropped"] == 3
