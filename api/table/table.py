@@ -239,9 +239,9 @@ class Table:
         """Return pairs of rows for which a condition is true. The names of their columns differ."""
         return self._joined(right, "CROSS JOIN" if on is None else "JOIN", on)
 
-    def left_outer_join(self, right: Table, on: Given) -> Table:
+    def left_outer_join(self, right: Table, on: Given | None = None) -> Table:
         """Return pairs of rows, and rows of this table without a partner, with NULL for one."""
-        return self._joined(right, "LEFT JOIN", on)
+        return self._joined(right, "LEFT JOIN", "TRUE" if on is None else on)
 
     def right_outer_join(self, right: Table, on: Given) -> Table:
         """Return pairs of rows, and rows of the other table without a partner."""
@@ -377,6 +377,7 @@ class Table:
         """The rows of a query over this table, or over this and another one."""
         tables = {"table": self.relation} if right is None else {"left": self.relation, "right": self._beside(right)}
         functions = [] if rendering is None else rendering.named_functions()
+        tables |= {} if rendering is None else {name: self._beside(one) for name, one in rendering.tables.items()}
         return Table(self._program.relation_of(text, tables, functions), self._program)
 
     def _beside(self, right: Table) -> Relation:

@@ -48,6 +48,12 @@ class CalledFunction(NamedTuple):
     function: Any
 
 
+class RowsOfTable(NamedTuple):
+    """Another table, in an expression: it is given a name when the query is written."""
+
+    table: Any
+
+
 @dataclass
 class Rendering:
     """A query that is being written.
@@ -55,10 +61,18 @@ class Rendering:
     Attributes:
         windows: The texts of windows' parts.
         functions: Functions of Python that it calls, by the names that they have got.
+        tables: Tables that expressions have brought along, the same.
     """
 
     windows: Mapping[WindowPart, str] = field(default_factory=dict)
     functions: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, Any] = field(default_factory=dict)
+
+    def of_table(self, rows: RowsOfTable) -> str:
+        """Return the name of another table in this query."""
+        name = f"$rows_{len(self.tables)}"
+        self.tables[name] = rows.table
+        return quoted(name)
 
     def of_part(self, part: WindowPart) -> str:
         """Return the text of a window's part.
@@ -299,10 +313,12 @@ class Expression(SqlCalls):
         return ~self.between(low, high)
 
     def in_(self, *values: Scalar) -> Expression:
-        """Whether it is one of some values."""
+        """Whether it is one of some values, or of those of a table of one column."""
         if not values:
             message = "in_ takes one value at least"
             raise ProgramError(message)
+        if len(values) == 1 and hasattr(values[0], "relation_in"):
+            return Expression("(", _operand(self), " IN (SELECT * FROM ", RowsOfTable(values[0]), "))")
         return Expression("(", _operand(self), " IN (", *_separated(values), "))")
 
     def like(self, pattern: Scalar, escape: str | None = None) -> Expression:
@@ -329,7 +345,7 @@ class Expression(SqlCalls):
     @property
     def sum0(self) -> Expression:
         """Their sum; 0 where there is none."""
-        return call("COALESCE", self.sum, 0)
+        return _SumOrZero(self.sum)
 
     @property
     def distinct(self) -> Expression:
@@ -441,11 +457,29 @@ class Expression(SqlCalls):
         return Expression(_operand(self), "[", as_expression(index), "]")
 
 
+class _SumOrZero(Expression):
+    """A sum that is 0 where there is nothing; what is said of the aggregate is said of the sum."""
+
+    __slots__ = ("_total",)
+
+    def __init__(self, total: Expression) -> None:
+        super().__init__("COALESCE(", total, ", 0)")
+        self._total = total
+
+    def filter(self, condition: Expression) -> Expression:
+        return _SumOrZero(self._total.filter(condition))
+
+    def over(self, window: Expression) -> Expression:
+        return _SumOrZero(self._total.over(window))
+
+
 def _text_of(piece: Any, rendering: Rendering) -> str:
     if isinstance(piece, str):
         return piece
     if isinstance(piece, WindowPart):
         return rendering.of_part(piece)
+    if isinstance(piece, RowsOfTable):
+        return rendering.of_table(piece)
     if isinstance(piece, CalledFunction):
         return rendering.name_of(piece)
     if piece._suffix:
@@ -458,6 +492,8 @@ def _text_of(piece: Any, rendering: Rendering) -> str:
 def _shown(piece: Any) -> str:
     if isinstance(piece, WindowPart):
         return f"{piece.window}.{piece.part.lower()}"
+    if isinstance(piece, RowsOfTable):
+        return "a table"
     return piece.name if isinstance(piece, CalledFunction) else piece if isinstance(piece, str) else repr(piece)
 
 
@@ -552,11 +588,15 @@ def _float(value: float) -> str:
     return text if "e" in text else f"{text}e0"
 
 
+def _plain(value: dt.datetime) -> str:
+    return value.replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
 def _datetime(value: dt.datetime) -> str:
     if value.tzinfo is not None:
         value = value.astimezone(dt.timezone.utc)
-        return f"CAST(TIMESTAMP '{value:%Y-%m-%d %H:%M:%S.%f}' AS TIMESTAMP_LTZ(6))"
-    return f"TIMESTAMP '{value:%Y-%m-%d %H:%M:%S.%f}'"
+        return f"CAST(TIMESTAMP '{_plain(value)}' AS TIMESTAMP_LTZ(6))"
+    return f"TIMESTAMP '{_plain(value)}'"
 
 
 def _span(value: dt.timedelta) -> str:

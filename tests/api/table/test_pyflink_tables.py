@@ -20,6 +20,7 @@ from headrace.table import (
     EnvironmentSettings,
     Expression,
     FormatDescriptor,
+    Over,
     Schema,
     StatementSet,
     Table,
@@ -362,3 +363,46 @@ def test_an_insert_that_goes_on_can_be_waited_for():
             result.wait(50)
         result.get_job_client().cancel()
         env.execute_sql("SELECT 1").wait()
+
+
+def test_a_sum_that_is_0_is_said_more_of():
+    with TableEnvironment.create(mode="batch") as env:
+        env.create_temporary_view("rows", pa.table({"k": [1, 1, 2, 2], "at": [1, 2, 1, 2], "v": [None, 5, None, None]}))
+        rows = env.from_path("rows")
+        window = Over.partition_by(col("k")).order_by(col("at")).preceding(fn.UNBOUNDED_ROW).alias("w")
+        running = rows.over_window(window).select(col("k"), col("at"), col("v").sum0.over(col("w")))
+        filtered = rows.group_by(col("k")).select(col("k"), col("v").sum0.filter(col("at") > 1).alias("s"))
+        once = rows.group_by(col("k")).select(col("k"), col("v").distinct.sum0.alias("s"))
+        assert sorted(row[1:] for row in running.execute().collect()) == [(1, 1, 0), (1, 2, 5), (2, 1, 0), (2, 2, 0)]
+        for one in (filtered, once):
+            assert sorted(row[1:] for row in one.execute().collect()) == [(1, 5), (2, 0)]
+
+
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+def test_values_are_those_of_another_table(mode):
+    with TableEnvironment.create(mode=mode, parallelism=2) as env:
+        env.create_temporary_view("a", pa.table({"k": [1, 2, 3, None]}))
+        env.create_temporary_view("b", pa.table({"n": [2, 3, 9]}))
+        a, b = env.from_path("a"), env.from_path("b")
+        assert sorted(a.where(col("k").in_(b)).to_arrow()["k"].to_pylist()) == [2, 3]
+        both = col("k").in_(b) & ~col("k").in_(b.where(col("n") > 2).select(col("n")))
+        assert a.where(both).to_arrow()["k"].to_pylist() == [2]
+        with pytest.raises(ProgramError, match="another environment"), TableEnvironment.create(mode=mode) as other:
+            other.create_temporary_view("c", pa.table({"k": [1]}))
+            other.from_path("c").where(col("k").in_(b))
+
+
+def test_rows_without_a_partner_need_no_condition():
+    with TableEnvironment.create(mode="batch") as env:
+        env.create_temporary_view("a", pa.table({"k": [1, 2]}))
+        env.create_temporary_view("b", pa.table({"n": pa.array([], pa.int64())}))
+        rows = env.from_path("a").left_outer_join(env.from_path("b")).to_arrow().to_pylist()
+    assert rows == [{"k": 1, "n": None}, {"k": 2, "n": None}]
+
+
+def test_times_of_long_ago_are_literals():
+    times = [dt.datetime(1, 1, 1, 2, 3, 4, 5), dt.datetime(999, 12, 31, tzinfo=dt.timezone.utc)]  # noqa: DTZ001
+    with TableEnvironment.create(mode="batch") as env:
+        env.create_temporary_view("a", pa.table({"k": [1]}))
+        rows = env.from_path("a").select(*map(lit, times)).to_arrow()
+    assert [column[0].as_py() for column in rows.columns] == times
