@@ -1,0 +1,190 @@
+"""Rows that stay on the exchange of their key, in queries drawn by lot, while the job fails and is rescaled.
+
+Families: differential (against DuckDB), property (what stays is looked at with the partitioner that was not asked).
+Queries join two and three tables, groups and Top-N by one key or by what only looks like it: the other side's key, one
+of the two, another column of its name. Keys are numbers, decimals, texts, times, with nulls, -0.0 and equal values of
+other types. Groups before a join change the keys of their rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import random
+import threading
+import time
+from collections import Counter
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from campaigns import blocks, seeds
+from query_kit import Rows, by_duckdb
+
+from headrace import HeadraceError, RestartStrategies
+from headrace.connectors.datagen import GeneratorSource
+from headrace.engine.task.chain import OutputGate
+from headrace.table import TableEnvironment
+
+NUM_ROWS = 120
+RANK = "ROW_NUMBER() OVER (PARTITION BY k"
+KEYS = {
+    "whole": ([pa.int32(), pa.int64(), pa.decimal128(10, 2)], [0, 1, 2, -5, 7, 1_000_003]),
+    "real": ([pa.float64(), pa.float32()], [0.0, -0.0, 0.5, -0.5, 1.0, 2.0**70]),
+    "decimal": ([pa.decimal128(12, 3), pa.decimal128(20, 3)], list(map(Decimal, ("0", "1.5", "-1.5", "2", "7.125")))),
+    "text": ([pa.string()], ["", "a", "ä", " a", "a" * 300, "0"]),
+    "time": (
+        [pa.timestamp("ms")],
+        list(map(dt.datetime.fromisoformat, ("1970-01-01", "1969-12-31 23:59:59.999", "2024-02-29"))),
+    ),
+    "day": ([pa.date32()], [dt.date(1969, 12, 31), dt.date(2024, 2, 29), dt.date(1, 1, 1)]),
+}
+
+
+def tables_of(rng):
+    """Three tables with a key, a second key, and a text that tells rows apart."""
+    kinds, values = KEYS[rng.choice(list(KEYS))]
+    values = [*values, None]
+
+    def key(kind):
+        drawn = rng.choices(values, k=NUM_ROWS)
+        return pa.array(
+            [Decimal(one) if isinstance(one, int) and pa.types.is_decimal(kind) else one for one in drawn], kind
+        )
+
+    return {
+        name: pa.table({
+            "k": key(rng.choice(kinds)),
+            "x": pa.array(rng.choices([0, 1, 2, None], k=NUM_ROWS), pa.int64()),
+            "s": [f"{name}{i}" for i in range(NUM_ROWS)],
+        })
+        for name in "abc"
+    }  # fmt: skip
+
+
+def query_of(rng):
+    def rows(name):
+        return rng.choice([
+            f"(SELECT k, x, s FROM {name})",
+            f"(SELECT k, x, s FROM {name} WHERE x <> 1 OR x IS NULL)",
+            f"(SELECT k, MAX(x) AS x, MIN(s) AS s FROM {name} GROUP BY k)",
+            f"(SELECT MAX(k) AS k, x, MIN(s) AS s FROM {name} GROUP BY x, s)",
+            f"(SELECT MIN(k) AS k, MIN(x) AS x, s FROM {name} GROUP BY s)",
+            f"(SELECT MAX(k) AS k, COUNT(*) AS x, MIN(s) AS s FROM {name} GROUP BY x)",
+            f"(SELECT k, x, s FROM (SELECT *, {RANK} ORDER BY s) AS r FROM {name}) WHERE r <= 4)",
+        ])  # fmt: skip
+
+    def joined(left, right):
+        word = rng.choice(["JOIN", "JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"])
+        more = rng.choice(["", "", " AND l.x = r.x", " AND l.s <> r.s"])
+        if rng.random() < 0.15:
+            others = f"(SELECT k FROM {right} AS r WHERE k IS NOT NULL)"
+            return f"(SELECT k, x, s FROM {left} AS l WHERE k {rng.choice(['', 'NOT '])}IN {others})"
+        given = rng.choice([
+            "l.k AS k, l.x AS x, l.s AS s",
+            "r.k AS k, r.x AS x, r.s AS s",
+            "l.k AS k, r.x AS x, r.s AS s",
+            "COALESCE(l.k, r.k) AS k, l.x AS x, r.s AS s",
+            "CASE WHEN l.x = 1 THEN l.k ELSE r.k END AS k, r.x AS x, l.s AS s",
+        ])  # fmt: skip
+        return f"(SELECT {given} FROM {left} AS l {word} {right} AS r ON l.k = r.k{more})"
+
+    query = joined(rows("a"), rows("b"))
+    if rng.random() < 0.7:
+        query = joined(*rng.sample([query, rows("c")], 2))
+    return rng.choice([
+        f"SELECT k, x, s FROM {query}",
+        f"SELECT k, COUNT(*) AS n, MAX(s) AS s FROM {query} GROUP BY k",
+        f"SELECT x, k, COUNT(*) AS n, MIN(s) AS s FROM {query} GROUP BY k, x",
+        f"SELECT k, MAX(n) AS n FROM (SELECT k, x, COUNT(*) AS n FROM {query} GROUP BY k, x) GROUP BY k",
+        f"SELECT k, MAX(n) AS n FROM (SELECT x, k, COUNT(DISTINCT s) AS n FROM {query} GROUP BY x, k) GROUP BY k",
+        f"SELECT k, x, s FROM (SELECT *, {RANK} ORDER BY s, x) AS r FROM {query}) WHERE r <= 3",
+    ])  # fmt: skip
+
+
+class Slowly(Rows):
+    """Gives rows with a pause between batches, as long as something is still to happen to the job."""
+
+    def __init__(self, table, gate):
+        super().__init__(table)
+        self._gate = gate
+
+    def __call__(self, start, length):
+        if start > NUM_ROWS // 4 and not self._gate.exists():
+            time.sleep(0.02)
+        return super().__call__(start, length)
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """How often all was left where it is; what is sent there is looked at after all."""
+    found = []
+
+    def stay(gate, index):
+        found.append(index)
+        partition = gate._partition
+
+        def checked(batch):
+            assert [at for at, _ in partition(batch)] == [index]
+            return [(index, batch)]
+
+        gate._partition = checked
+
+    monkeypatch.setattr(OutputGate, "stay", stay)
+    return found
+
+
+def meanwhile(rng, client, gate):
+    """Fail and rescale the job a few times, then let it run to its end."""
+    with contextlib.suppress(HeadraceError):
+        for view in client.views():
+            if sum(vertex.records_in for vertex in view.vertices) > 60:
+                break
+        for _ in range(rng.randint(1, 3)):
+            if rng.random() < 0.6:
+                client.rescale(rng.choice([1, 2, 3, 4]), timeout=60)
+            else:
+                vertices = client.view().vertices
+                client.fail_task(rng.choice(vertices).name, 0, "on purpose")
+            time.sleep(rng.random() * 0.05)
+    gate.touch()
+
+
+def case(seed, folder):
+    rng = random.Random(seed)
+    tables, query, gate = tables_of(rng), query_of(rng), folder / "gate"
+    folder.mkdir()
+    with TableEnvironment.create(parallelism=rng.choice([1, 2, 3]), actor_system="local", max_slots=4) as env:
+        streams = env.stream_environment
+        streams.set_max_parallelism(rng.choice([128, 5, 7, 33]))
+        streams.enable_checkpointing(rng.choice([10, 50]), directory=folder / "checkpoints")
+        streams.set_restart_strategy(RestartStrategies.fixed_delay_restart(20, 1))
+        settings = {
+            "state.backend.type": rng.choice(["hashmap", "rocksdb"]),
+            "execution.checkpointing.unaligned.enabled": rng.choice(["true", "false"]),
+            "table.exec.mini-batch.enabled": rng.choice(["true", "false"]),
+            "table.exec.mini-batch.allow-latency": "20 ms",
+            "table.exec.mini-batch.size": "50",
+        }
+        for key, value in settings.items():
+            env.execute_sql(f"SET '{key}' = '{value}'")
+        for name, table in tables.items():
+            source = GeneratorSource.batches(Slowly(table, gate), table.num_rows, number_of_splits=2, batch_size=4)
+            env.create_temporary_view(name, streams.from_source(source, type_info=table.schema))
+        found = Counter()
+        with env.to_changelog_stream(env.sql_query(query)).execute_and_collect("query") as changes:
+            thread = threading.Thread(target=meanwhile, args=(rng, changes.client, gate))
+            thread.start()
+            for change in changes:
+                kind, *row = change.values()
+                found[tuple(row)] += 1 if kind in ("+I", "+U") else -1
+            thread.join()
+    expected = by_duckdb(query, tables)
+    found += Counter()
+    assert found == expected, f"seed {seed}: {query}\n{settings}\nlost {expected - found}\ntoo many {found - expected}"
+
+
+@pytest.mark.parametrize("block", blocks(0, 12))
+def test_rows_stay_while_the_job_fails_and_is_rescaled(block, looked_at, tmp_path):
+    for seed in seeds(block, 6):
+        case(seed, tmp_path / str(seed))
