@@ -87,6 +87,14 @@ class HttpService:
         with self.changed:
             return list(self._texts[name])
 
+    def take_texts(self, name: str, key: str, body: bytes) -> None:
+        """Put records behind others, one a line."""
+        self.put(name, body.decode().splitlines())
+
+    def wait_for_ever(self) -> None:
+        """For a process that does nothing else."""
+        threading.Event().wait()
+
     def take(self, name: str, key: str, body: bytes) -> None:
         with self.changed:
             self._posted[name].setdefault(key, body)
@@ -143,6 +151,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         name = self.path.rpartition("/")[2]
+        if self.path.startswith("/put/"):
+            self.server.service.take_texts(name, self.headers["Idempotency-Key"], body)
+            self._answer(b"{}")
+            return
         is_kept_first = self.path.startswith("/answer-lost/")
         if is_kept_first:
             self.server.service.take(name, self.headers["Idempotency-Key"], body)

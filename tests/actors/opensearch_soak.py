@@ -6,21 +6,18 @@ all. Needs what ``tests/opensearch_server.py`` needs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from opensearch_server import OpensearchServer, new_server
-from server_soak import main
-from upsert_soak import Watcher, soak_sink
+from upsert_soak import WRITING, Upserts, run
 
-from headrace.connectors.opensearch import OpenSearchSink, UpsertOptions
+from headrace.connectors.opensearch import OpenSearchSink
 
 MOST_DOCUMENTS = 1_000_000
 
@@ -35,24 +32,18 @@ def seen_by_curl(server: OpensearchServer, index: str) -> list[str]:
     return [json.dumps(row) for row in sorted(rows, key=lambda row: row["window"])]
 
 
-def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
-    server = new_server(directory)
-    server.start()
+def upserts_of(server: OpensearchServer, order: str | None) -> Upserts:
     fields = {name: {"type": "long"} for name in ("key", "window", "n")}
     index = server.new_index({"properties": fields}, max_result_window=MOST_DOCUMENTS)
-    sink = OpenSearchSink(
-        server.url, index, key=("key", "window"), order="n",
-        options=UpsertOptions(batch_interval="100 ms", patience="10 min"),
-    )  # fmt: skip
+    sink = OpenSearchSink(server.url, index, key=("key", "window"), order=order, options=WRITING)
 
     def counts() -> Iterator[tuple[str, int]]:
         newest = {"size": 2_000, "sort": [{"window": "desc"}, {"key": "asc"}]}
         for hit in server.ask("POST", f"/{index}/_search", newest)["hits"]["hits"]:
             yield hit["_id"], hit["_source"]["n"]
 
-    watcher = Watcher(counts, (OSError, ValueError, KeyError))
-    return soak_sink(server, sink, watcher, lambda: seen_by_curl(server, index), options, directory)
+    return Upserts(sink, counts, lambda: seen_by_curl(server, index), (OSError, ValueError, KeyError))
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, soak, wrong=("went back",)))
+    sys.exit(run(__doc__, new_server, upserts_of, orders=("column",)))

@@ -15,20 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from redis_server import RedisServer, executable
-from server_soak import (
-    COUNTS,
-    END,
-    NUMBERS,
-    Producer,
-    count_in_windows,
-    expected_counts,
-    finish_when,
-    judge,
-    main,
-    make_row,
-    num_records_of,
-    run_job,
-)
+from server_soak import COUNTS, END, NUMBERS, main, make_row, num_records_of, soak_messages
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.redis import JsonMessages, RedisSink, RedisStream, RedisStreamSource
@@ -41,7 +28,6 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     server = RedisServer(executable(), directory)
     server.start()
     num_records = num_records_of(options.faults)
-    expected = expected_counts(num_records)
 
     def write(first: int, last: int) -> None:
         """Entries have ids of their own, so one that is there already is refused."""
@@ -55,24 +41,17 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
                 if isinstance(answer, Exception) and "equal or smaller" not in str(answer):
                     raise answer
 
-    def build(env: StreamExecutionEnvironment) -> None:
+    def build(env: StreamExecutionEnvironment) -> tuple[Any, Any]:
         source = RedisStreamSource(server.url, STREAMS, value=JsonMessages(NUMBERS))
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner("ts")
         sink = RedisSink.exactly_once(server.url, RedisStream(TARGET, JsonMessages(COUNTS)))
-        count_in_windows(env.from_source(source, strategy, "numbers"), sink, directory)
+        return env.from_source(source, strategy, "numbers"), sink
 
-    def is_there() -> bool:
+    def num_there() -> int:
         with server.connect() as connection:
-            return bool(connection.xlen(TARGET) >= len(expected))
+            return int(connection.xlen(TARGET))
 
-    producer = Producer(write, num_records)
-    try:
-        figures = run_job(server, producer, build, finish_when(is_there, directory), options, directory)
-        lines = server.seen_by_cli(TARGET)
-    finally:
-        server.kill()
-    retried = {"records": num_records, "retries of the producer": producer.num_retries}
-    return {**figures, **retried, **judge(lines, expected)}
+    return soak_messages(server, write, build, lambda: server.seen_by_cli(TARGET), num_there, options, directory)
 
 
 if __name__ == "__main__":

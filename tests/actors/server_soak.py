@@ -62,15 +62,21 @@ def window_of(row: dict[str, Any]) -> int:
     return round(start.timestamp() * 1_000) // WINDOW_MS
 
 
-def count_in_windows(stream: Any, sink: Any, directory: Path) -> None:
-    """Count numbers by key and window, and write the counts, those of a key by one subtask; the sink is `aimed`."""
+def count_in_windows(stream: Any, sink: Any, directory: Path | None) -> None:
+    """Count numbers by key and window, and write the counts, those of a key by one subtask.
+
+    Args:
+        stream: Of numbers.
+        sink: Of counts.
+        directory: In which the sink is `aimed`; None if it has no commits.
+    """
     (
         stream.key_by("key")
         .window(TumblingEventTimeWindows.of(WINDOW_MS))
         .aggregate(n=count())
         .map(lambda row: {"key": row["key"], "window": window_of(row), "n": row["n"]})
         .key_by("key")
-        .sink_to(aimed(sink, directory))
+        .sink_to(sink if directory is None else aimed(sink, directory))
     )
 
 
@@ -190,6 +196,50 @@ def run_job(
         "restarts": view.num_restarts,
         "checkpoints": view.checkpoints_completed,
     }
+
+
+def soak_messages(
+    server: Server,
+    write: Callable[[int, int], None],
+    build: Callable[[StreamExecutionEnvironment], tuple[Any, Any]],
+    lines: Callable[[], Iterable[str]],
+    num_there: Callable[[], int],
+    options: argparse.Namespace,
+    directory: Path,
+    rate: int = RATE,
+    *,
+    commits: bool = True,
+) -> dict[str, Any]:
+    """Count numbers that a server gives, while things die; gives figures.
+
+    Args:
+        server: Dies, too; it is started, and killed at the end.
+        write: As of `Producer`; behind the last number it writes `END` into each place.
+        build: Makes the stream of numbers, and the sink of counts.
+        lines: Gives the counts at the end, as `judge` takes them; the server is there.
+        num_there: How many of them there are now.
+        options: Of the command line.
+        directory: For all that is kept.
+        rate: Records a second.
+        commits: As of `run_job`.
+    """
+    num_records = num_records_of(options.faults, rate)
+    expected = expected_counts(num_records, rate)
+    producer = Producer(write, num_records, rate)
+
+    def is_there() -> bool:
+        return num_there() >= len(expected)
+
+    def build_job(env: StreamExecutionEnvironment) -> None:
+        count_in_windows(*build(env), directory if commits else None)
+
+    finish = finish_when(is_there, directory)
+    try:
+        figures = run_job(server, producer, build_job, finish, options, directory, commits=commits)
+        judged = judge(lines(), expected)
+    finally:
+        server.kill()
+    return {**figures, "records": num_records, "retries of the producer": producer.num_retries, **judged}
 
 
 def main(

@@ -301,12 +301,14 @@ class _Writer(UpsertSinkWriter):
             failed = self.connection().write(self.collection(), operations)
         except AnswerError as error:
             raise self.error_of(error) from error
+        there = self._numbers_there([entries[one.index] for one in failed if one.has_id])
         refused: list[Refused] = []
         num_older = 0
         for one in failed:
             entry = entries[one.index]
             own = entry[1] if number is None else number
-            if one.has_id and self._has_newer(entry, own):
+            newest = there.get(_comparable(self._converters.id_of(entry[0])))
+            if one.has_id and newest is not None and own is not None and newest > own:
                 num_older += 1
             else:  # one that has its _id and is not newer was inserted in the same moment by somebody else
                 refused.append(Refused(entry, one.cause, one.is_for_now or one.has_id))
@@ -314,25 +316,48 @@ class _Writer(UpsertSinkWriter):
             self.count_older(num_older)
         return refused
 
-    def _has_newer(self, entry: Entry, number: int | None) -> bool:
-        """Whether the document of an entry is newer than that."""
+    def _numbers_there(self, entries: Sequence[Entry]) -> dict[Any, Any]:
+        """The numbers of the documents of entries, by what is equal for one ``_id``; all are asked for at once."""
         from bson import Decimal128
 
+        if not entries:
+            return {}
         field = self._target.number_field
-        own = self._converters.id_of(entry[0])
+        ids = [self._converters.id_of(entry[0]) for entry in entries]
+        is_composite = len(self._target.key) > 1  # not every server finds documents by $in
+        asked = {"$or": [{"_id": one} for one in ids]} if is_composite else {"_id": {"$in": ids}}
         try:
-            found = self.connection().ask(lambda: self.collection().find_one({"_id": own}, {field: 1}))
+            found = self.connection().ask(
+                lambda: list(self.collection().find(asked, {field: 1}, batch_size=len(entries)))
+            )
         except AnswerError as error:
             raise self.error_of(error) from error
-        there = None if found is None else found.get(field)
-        if isinstance(there, Decimal128):  # which somebody else has written
-            there = there.to_decimal()
-        return isinstance(there, (int, float, Decimal)) and number is not None and there > number
+        numbers: dict[Any, Any] = {}
+        for document in found:
+            number = document.get(field)
+            if isinstance(number, Decimal128):  # which somebody else has written
+                number = number.to_decimal()
+            if isinstance(number, (int, float, Decimal)):
+                numbers[_comparable(document["_id"])] = number
+        return numbers
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _comparable(value: Any) -> Any:
+    """What is equal where MongoDB takes one ``_id`` for another, whatever types its numbers are of."""
+    from bson import DatetimeMS, Decimal128
+
+    if isinstance(value, Mapping):
+        return tuple((name, _comparable(one)) for name, one in value.items())
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, DatetimeMS):
+        return ("date", int(value))
+    return value.to_decimal() if isinstance(value, Decimal128) else value
 
 
 def _size_of(value: Any) -> int:

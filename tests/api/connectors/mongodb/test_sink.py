@@ -261,6 +261,39 @@ def test_a_number_that_others_have_written_as_a_decimal_is_compared(mongodb_serv
     assert mongodb_server.documents(name) == {1: {"_id": 1}, 2: {"_id": 2, "k": 2, "at": 5, "v": 1}}
 
 
+KEYS = {
+    "int": (pa.int32(), 7), "long": (pa.int64(), 7), "bool": (pa.bool_(), True), "text": (pa.string(), "ä"),
+    "bytes": (pa.binary(), b"\0"), "decimal": (pa.decimal128(5, 2), Decimal("1.50")),
+    "day": (pa.date32(), date(2024, 1, 1)),
+    "time": (pa.timestamp("ms"), datetime(2024, 1, 1)), "uuid": (pa.string(), str(uuid.UUID(int=9))),  # noqa: DTZ001
+    "objectId": (pa.string(), "0" * 24),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("is_composite", [False, True])
+def test_what_is_older_is_known_by_keys_of_all_types_and_asked_for_at_once(kind, is_composite, mongodb_server):  # noqa: F811
+    declared, value = KEYS[kind]
+    name, key = mongodb_server.new_name(), ("k", "c") if is_composite else ("k",)
+    schema = pa.schema([("k", declared), ("c", pa.int32()), ("at", pa.int64())])
+    types = {"k": kind} if kind in ("uuid", "objectId") else {}
+    sink = sink_into(mongodb_server, name, schema, key=key, order="at", bson_types=types)
+    rows = [{"k": value, "c": c, "at": 5} for c in range(5 if is_composite else 1)]
+    if is_composite and kind in ("int", "long"):
+        rows += [{"k": k, "c": c, "at": 5} for k in range(8, 12) for c in range(9, 12)]
+    written(sink, rows)
+    with CutConnections(mongodb_server.port) as proxy:
+        by_proxy = MongodbSink(
+            f"mongodb://127.0.0.1:{proxy.port}", name, schema=schema, key=key, order="at", bson_types=types,
+            options=AT_ONCE,
+        )  # fmt: skip
+        proxy.loses_answers_to(b"find", every=2)  # a second question would be lost
+        counters = written(by_proxy, [{**row, "at": 4} for row in rows])
+        assert proxy.num_lost == 0
+    assert counters["num_records_older"] == len(rows)
+    assert [row["at"] for row in mongodb_server.collection(name).find()] == [5] * len(rows)
+
+
 def test_a_lookup_waits_for_a_server_that_is_away(mongodb_server):  # noqa: F811
     name, pauses = mongodb_server.new_name(), []
     mongodb_server.put(name, [{"k": 1, "v": 5}])
