@@ -159,7 +159,11 @@ class Flink(Dialect):
         def _parse_json_clause(self) -> Any:
             """RETURNING type, ... WRAPPER, ... ON NULL | EMPTY | ERROR; None if there is none."""
             if self._match_text_seq("RETURNING"):
-                return self._clause("RETURNING", self._parse_types())
+                kind = self._parse_types()
+                if self._prev.token_type is TokenType.NULL:  # of NULL ON EMPTY: sqlglot takes it for one of the type
+                    self._retreat(self._index - 1)
+                    kind.set("nullable", None)
+                return self._clause("RETURNING", kind)
             for words in ("WITHOUT", "WITH CONDITIONAL", "WITH UNCONDITIONAL", "WITH"):
                 if self._match_text_seq(*words.split()):
                     self._match_text_seq("ARRAY")

@@ -24,6 +24,8 @@ from headrace.table import TableEnvironment
         ("JSON_UNQUOTE('[1]')", "[1]", "STRING"),
         (r"""JSON_VALUE('{"a": true}', '$.a')""", "true", "STRING"),
         (r"""JSON_VALUE('{"a": true}', '$.a' RETURNING BOOLEAN)""", True, "BOOLEAN"),
+        (r"""JSON_VALUE('{}', '$.a' RETURNING INT NULL ON EMPTY DEFAULT 1 ON ERROR)""", None, "INT"),
+        (r"""JSON_VALUE('{"a": []}', '$.a' RETURNING INT DEFAULT 1 ON EMPTY NULL ON ERROR)""", None, "INT"),
         (r"""JSON_VALUE('{"a": 1.50}', '$.a')""", "1.50", "STRING"),
         (r"""JSON_VALUE('{"a": 1e5}', '$.a')""", "1E+5", "STRING"),
         (r"""JSON_VALUE('{"a": 100000000000000000000}', '$.a')""", "100000000000000000000", "STRING"),
