@@ -33,7 +33,8 @@ def started(env, tmp_path, name):
     numbers = env.from_source(GeneratorSource(lambda n: n, records_per_second=100), None, "numbers").uid("numbers")
     numbers.rebalance().map(lambda n: n).uid("same").filter(lambda n: False).print()
     client = env.execute_async(name)
-    while client.get_job_status().value != "RUNNING":
+    rest = env.get_rest_client()  # waits until the server is there, and its address is written down
+    while rest.job_status(client.get_job_id()) != "RUNNING":
         pass
     return client.get_job_id()
 
