@@ -339,6 +339,10 @@ class RestCalls(ABC):
             self._rescaled(_Call("PATCH", path + _query(query), {"operators": dict(operators or {})}), path)
         )
 
+    def rescales(self, job_id: str) -> Any:
+        """How a job came to its parallelism, newest first: ``autoscaler`` and ``rescales``."""
+        return self.get(_path("jobs", job_id, "rescales", "history"))
+
     # ------------------------------------------------------------------------------------------------------- programs
     def programs(self) -> Any:
         """The programs that were uploaded, newest first: a list."""

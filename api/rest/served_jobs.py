@@ -6,11 +6,12 @@ Where such a program serves REST (``headrace run --rest-port``), address and tok
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import ClusterUnavailableError, HeadraceError
-from headrace.engine.protocol.views import JobView, VertexView
+from headrace.engine.protocol.views import JobView, RescaleView, VertexView
 from headrace.state.files.rest_addresses import read_addresses
 
 from ..arguments.places import lasting_place
@@ -67,7 +68,13 @@ class RestJobClient:
 
     def view(self) -> JobView:
         """See `JobClient.view`; of operator chains names and parallelism alone, and how it was rescaled."""
-        return _view_of(self._client.job(self._job_id))
+        said = self._client.rescales(self._job_id)
+        status = said["autoscaler"]
+        return dataclasses.replace(
+            _view_of(self._client.job(self._job_id)),
+            autoscaler=status["status"] if status["enabled"] else None,
+            rescales=tuple(RescaleView.from_json(one) for one in reversed(said["rescales"])),
+        )
 
     def stop(self, *, drain: bool) -> str | None:
         """See `JobClient.stop`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -124,6 +125,22 @@ class RescaleView:
                 for key, number in self.after.items()
             ],
         }
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> RescaleView:
+        """Make the one that gives this by `as_json`."""
+        vertices = {VertexId(vertex["id"]): vertex for vertex in said["vertices"]}
+        return cls(
+            said["timestamp"],
+            said["trigger"],
+            said["reason"],
+            {key: vertex["from"] for key, vertex in vertices.items()},
+            {key: vertex["to"] for key, vertex in vertices.items()},
+            {key: vertex["metrics"] for key, vertex in vertices.items() if vertex["metrics"]},
+            None if said["end-timestamp"] < 0 else said["end-timestamp"],
+            said["failure"],
+            said["status"] == "ADVISED",
+        )
 
 
 @dataclass(frozen=True, slots=True)

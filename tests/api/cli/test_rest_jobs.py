@@ -56,6 +56,13 @@ def test_a_job_of_a_program_is_listed_and_steered(alone, tmp_path, capsys):
         assert Path(json.loads(capsys.readouterr().out)["location"]).is_file()
         assert main(["rescale", job[:8], "--parallelism", "1"]) == 0
         assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["1", "1"]
+        assert main(["rescale", job[:8], "--history"]) == 0
+        shown = capsys.readouterr().out
+        assert "command: Source: numbers 2 -> 1" in shown
+        assert "1 in all" in shown
+        assert main(["rescale", job[:8], "--history", "--json"]) == 0
+        said = env.get_rest_client().rescales(job)["rescales"]
+        assert json.loads(capsys.readouterr().out) == {"jid": job, "autoscaler": None, "rescales": said}
         assert main(["stop", job[:8]]) == 0
         first, last = capsys.readouterr().out.splitlines()
         assert first == f"stopped {job} (orders); its last checkpoint:"
