@@ -172,6 +172,20 @@ def no_environment_stays_open(environments: weakref.WeakSet[Any]) -> Iterator[No
     assert client_threads() <= clients, "a reader or sink of this test was not closed"
 
 
+@pytest.fixture(autouse=True)
+def no_variable_stays_set() -> Iterator[None]:
+    """What a command says to its program, it says by variables; here the next test runs in the same process."""
+    before = own_variables()
+    yield
+    for name in own_variables().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def own_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("HEADRACE_")}
+
+
 def client_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("headrace-client ")}
 

@@ -16,7 +16,9 @@ import pytest
 from headrace import ExecutionEnvironment, ListAccumulator, MapFunction
 from headrace.actors import clusters
 from headrace.dataset import reported_runs
+from headrace.dataset.run_record import RunRecord, now_ms
 from headrace.engine.errors import ClusterUnavailableError
+from headrace.engine.plan.run_watch import RunWatch
 from headrace.engine.protocol.messages import JobReported
 
 PATIENCE_S = 10
@@ -216,7 +218,7 @@ class Speechless(Exception):
 
 
 def test_the_users_error_stays_what_it_is(env, told):
-    with pytest.raises(Speechless), env._reports.tell("fails", None):
+    with pytest.raises(Speechless), env._reports.tell(RunRecord("fails", RunWatch(now_ms))):
         raise Speechless
     assert told.words[-1].failures[0].kind == "Speechless"
 
@@ -235,6 +237,9 @@ def test_a_process_that_was_forked_off_tells_nothing(env, told):
     assert env.from_elements(1, 2).count() == 2
     child = os.fork()
     if child == 0:
-        with env._reports.tell("in the child", None) as run:
-            os._exit(0 if run is None else 1)
+        try:
+            with env._reports.tell(RunRecord("in the child", RunWatch(now_ms))) as run:
+                os._exit(0 if run is None else 1)
+        finally:
+            os._exit(2)  # the tests are the parent's
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
