@@ -187,7 +187,9 @@ def own_variables() -> dict[str, str]:
 
 
 def client_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("headrace-client ")}
+    """Those of clients that nobody has told to end; one that was told may wait for an answer for long."""
+    clients = {thread for thread in threading.enumerate() if thread.name.startswith("headrace-client ")}
+    return {one for one in clients if (run := getattr(one, "_target", None)) and not run.__self__._stop.is_set()}
 
 
 @pytest.fixture(scope="session")

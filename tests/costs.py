@@ -1,10 +1,10 @@
 """What tests cost, and which of the costly ones a run of all tests has.
 
 A newcomer waits for ``pytest -n 4``, and a few hundred tests of thousands take most of that time. So the suite knows
-what they take (`COSTS`). A test of c times what is cheap (`CHEAP_S`) is left to campaigns in all but one of the square
-root of c cases: of those that take 1.6 s every other one stays, of those of 10 s one in five. Which ones is the same on
-every machine. A module of which none would stay keeps its cheapest. Who runs a part of the tests (a room, a module)
-has all but what is for campaigns anyway; ``pytest -n 4 --costly`` has that of all modules.
+what they take (`COSTS`). Of a test that takes c times what is cheap (`CHEAP_S`) a run has one of c cases, or of a test
+with fewer cases perhaps none; the others are left to campaigns. Which ones is the same on every machine. A module of
+which none would stay keeps its cheapest. Who runs a part of the tests (a room, a module) has all but what is for
+campaigns anyway; ``pytest -n 4 --costly`` has that of all modules.
 
 Costs are recorded from time to time, on a machine that does nothing else; a test that is not in the file is cheap::
 
@@ -65,7 +65,7 @@ def _cost(item: pytest.Item, known: dict[str, float]) -> float:
 
 
 def _is_left(name: str, seconds: float) -> bool:
-    return seconds > CHEAP_S and zlib.crc32(name.encode()) >= (CHEAP_S / seconds) ** 0.5 * 2**32
+    return seconds > CHEAP_S and zlib.crc32(name.encode()) >= CHEAP_S / seconds * 2**32
 
 
 def recorded(report: Path, before: dict[str, float]) -> dict[str, float]:

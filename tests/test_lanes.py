@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import lanes
 import pytest
-from lanes import IN_EVERY_RUN, all_lanes, changed_lanes, in_turn, is_in_this_run, known, lanes_of, modules_of
+from lanes import IN_EVERY_RUN, TESTS, all_lanes, changed_lanes, in_turn, is_in_this_run, known, lanes_of, modules_of
 from zookeeper_server import zookeeper  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.xdist_group("lanes")  # one process reads all modules
@@ -17,6 +17,8 @@ def test_each_server_is_a_lane_that_has_tests():
     names = all_lanes()
     assert {"kafka", "postgresql", "registry", "s3", "zookeeper"} <= set(names)
     assert not [lane for lane in names if not modules_of(lane)]
+    starts = {lane: (TESTS / f"{lane}_server.py").read_text(encoding="utf-8") for lane in names}
+    assert not [lane for lane, text in starts.items() if "pytest.fixture" not in text], "other helpers have other names"
 
 
 @pytest.mark.lane("kafka")

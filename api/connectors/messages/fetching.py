@@ -122,6 +122,8 @@ class FetchingReader(SourceReader, ABC, Generic[SomeReading, SomeFetched, Fetche
         self._context = context
 
     def add_splits(self, splits: list[Split]) -> None:
+        if not splits:
+            return  # nobody would end a thread for none
         self._readings.update({split.split_id: self.reading_of(split) for split in splits})
         fetcher = self.fetcher_of([self.reading_of(split) for split in splits])
         self._fetchers.update({split.split_id: fetcher for split in splits})

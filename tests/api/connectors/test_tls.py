@@ -15,7 +15,7 @@ import pytest
 from certificates import Certificate, new_certificate
 from mqtt_server import MqttServer, program
 from nifi_kit import NiFi
-from raw_server import RawServer
+from raw_service import RawServer
 from server_process import need_client
 
 from headrace.connectors.http import HttpPageSource, HttpSink, JsonMessages, Tls

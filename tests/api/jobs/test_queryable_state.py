@@ -121,11 +121,13 @@ def client(request, tmp_path_factory):
         numbers.as_queryable_state("newest").uid("newest")
         made = env.execute_async("asked")
         made.query_state("answering", "the last", [], timeout=30)
-        asked = [f"key-{n % NUM_KEYS}" for n in range(NUM_RECORDS - NUM_KEYS, NUM_RECORDS)]
+        newest = list(range(NUM_RECORDS - NUM_KEYS, NUM_RECORDS))
+        asked = [f"key-{n % NUM_KEYS}" for n in newest]
         deadline = time.monotonic() + 30
-        while made.query_state("newest", "newest", asked)["found"].to_pylist().count(False) or max(
-            made.query_state("answering", "the last", asked)["value"].to_pylist()
-        ) < (NUM_RECORDS - 1):
+        while (
+            made.query_state("newest", "newest", asked)["found"].to_pylist().count(False)
+            or made.query_state("answering", "the last", asked)["value"].to_pylist() != newest
+        ):
             assert time.monotonic() < deadline
         done = made.view().checkpoints_completed
         for view in made.views():

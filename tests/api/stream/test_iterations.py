@@ -102,9 +102,11 @@ class PropagateMinimum(KeyedProcessFunction):
         neighbours, label = self.neighbours.value() or (), self.label.value()
         if kind == "edge":
             self.neighbours.update((*neighbours, content))
-            if label is None:
+            if label is None or node < label:  # a neighbour's label may have come around the loop before the edge
                 self.label.update(label := node)
                 yield (node, "is", label)
+                for neighbour in neighbours:
+                    yield (neighbour, "label", label)
             yield (content, "label", label)
         elif label is None or content < label:
             self.label.update(content)

@@ -18,10 +18,10 @@ class Nowhere(caching._CacheLocator):
 caching.CodeLibraryCacheImpl._locator_classes = caching.CompileResultCacheImpl._locator_classes = [Nowhere]
 
 import pyarrow as pa
-from headrace.engine.tables import kernels
+from headrace.engine.tables import table_loops
 from headrace.engine.tables.key_index import KeyIndex
 
-assert not kernels.find_integers.stats.cache_path, kernels.find_integers.stats
+assert not table_loops.find_integers.stats.cache_path, table_loops.find_integers.stats
 codes, num_new = KeyIndex([pa.int64()]).codes_of([pa.array([7, 9, 7])])
 assert (codes.tolist(), num_new) == ([0, 1, 0], 2)
 """

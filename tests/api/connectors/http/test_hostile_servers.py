@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from raw_server import RawServer
+from raw_service import RawServer
 from reading_kit import Reading
 
 from headrace.connectors.http import HttpEventSource, HttpLineSource, HttpPageSource, HttpSink, JsonMessages
