@@ -7,6 +7,7 @@ of all kinds), rows that go away, values of all types, tables that will not do.
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from operator import itemgetter
@@ -28,10 +29,8 @@ def splits_of(source):
 
 
 def read_all(source, splits):
-    reader = reader_of(source, splits)
-    rows = read_some(reader)
-    reader.close()
-    return rows
+    with closing(reader_of(source, splits)) as reader:
+        return read_some(reader)
 
 
 SHAPES = {
