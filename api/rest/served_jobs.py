@@ -1,16 +1,17 @@
 """Jobs that commands reach by REST: those of programs whose Ray is their own, which nobody else has the token of.
 
-Where such a program serves REST (``headrace run --rest-port``), address and token are in a file that its user may read.
+Where such a program serves REST, as under ``headrace run``, address and token are in a file that its user may read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import ClusterUnavailableError, HeadraceError
+from headrace.engine.protocol.details import CheckpointProgress
 from headrace.engine.protocol.views import JobView, RescaleView, VertexView
 from headrace.state.files.rest_addresses import read_addresses
 
@@ -43,6 +44,7 @@ def _view_of(job: Mapping[str, Any]) -> JobView:
         version=0,
         started_ms=job["start-time"],
         ended_ms=None if job["end-time"] < 0 else job["end-time"],
+        waiting=job.get("waiting"),
         num_restarts=job["num-restarts"],
         stages=() if job.get("job-type") == "DATASET" else None,
         vertices=tuple(_vertex_of(vertex) for vertex in job["vertices"]),
@@ -52,6 +54,18 @@ def _view_of(job: Mapping[str, Any]) -> JobView:
 def _vertex_of(vertex: Mapping[str, Any]) -> VertexView:
     """An operator chain with what commands tell of it."""
     return VertexView(vertex["id"], vertex["name"], vertex["parallelism"], {}, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, None)
+
+
+def _progress_of(checkpoint: Mapping[str, Any]) -> CheckpointProgress:
+    return CheckpointProgress(
+        checkpoint["id"],
+        checkpoint["is_savepoint"],
+        checkpoint["is_last"],
+        checkpoint["num_subtasks"],
+        checkpoint["num_acknowledged_subtasks"],
+        checkpoint["state_size"],
+        checkpoint["checkpointed_size"],
+    )
 
 
 class RestJobClient:
@@ -75,6 +89,12 @@ class RestJobClient:
             autoscaler=status["status"] if status["enabled"] else None,
             rescales=tuple(RescaleView.from_json(one) for one in reversed(said["rescales"])),
         )
+
+    def look(self) -> tuple[Sequence[CheckpointProgress], JobView]:
+        """Checkpoints under way, newest first, and the job: see `headrace.jobs.operation_progress.Look`."""
+        history = self._client.checkpoints(self._job_id)["history"]
+        pending = [_progress_of(one) for one in history if one["status"] == "IN_PROGRESS"]
+        return pending, _view_of(self._client.job(self._job_id))
 
     def stop(self, *, drain: bool) -> str | None:
         """See `JobClient.stop`.

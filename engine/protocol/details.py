@@ -62,6 +62,28 @@ class TaskAcknowledgement(NamedTuple):
     is_unaligned: bool
 
 
+class CheckpointProgress(NamedTuple):
+    """How far a checkpoint or savepoint is.
+
+    Attributes:
+        checkpoint_id: Its number.
+        is_savepoint: Whether it is a savepoint.
+        is_last: Whether it is the last one of its job.
+        num_subtasks: How many have to acknowledge it; 0 before that is known.
+        num_acknowledged: How many have.
+        state_bytes: The state that these stand for.
+        uploaded_bytes: What of that they have written for it.
+    """
+
+    checkpoint_id: int
+    is_savepoint: bool
+    is_last: bool
+    num_subtasks: int
+    num_acknowledged: int
+    state_bytes: int
+    uploaded_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointView:
     """A checkpoint or savepoint.
@@ -89,6 +111,19 @@ class CheckpointView:
     tasks: tuple[TaskAcknowledgement, ...]
     path: str = ""
     reason: str = ""
+
+    @property
+    def progress(self) -> CheckpointProgress:
+        """How far it is."""
+        return CheckpointProgress(
+            self.checkpoint_id,
+            self.is_savepoint,
+            self.is_last,
+            self.num_subtasks,
+            len(self.tasks),
+            sum(task.state_bytes for task in self.tasks),
+            sum(task.uploaded_bytes for task in self.tasks),
+        )
 
     @property
     def duration_ms(self) -> int | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.actors.ray import java as runtimes
 from headrace.cli import doctor
 from headrace.cli.doctor import PYTHONS, Check, key_file, open_ports, ray_listeners, token_file
 from headrace.cli.main import main
@@ -105,6 +106,62 @@ def test_a_key_file_that_jobs_will_not_take_is_told(tmp_path, mode, text, is_fin
     assert check.is_fine is is_fine
     assert "5a" not in f"{check}"
     assert key_file(None).is_fine
+
+
+@pytest.fixture
+def with_java(monkeypatch, tmp_path):
+    """Makes runtimes, the only ones there are, on a machine that has or lacks the packages of Spark."""
+
+    def make(packages=("pyspark", "raydp"), pyspark="3.5.6", **versions):
+        monkeypatch.setattr(doctor, "find_spec", lambda name: object() if name in packages else None)
+        monkeypatch.setattr(doctor.metadata, "version", lambda _name: pyspark)
+        monkeypatch.setattr(runtimes.importlib.util, "find_spec", lambda _name: None)
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+        for place, (version, script) in versions.items():
+            home = tmp_path / place
+            (home / "bin").mkdir(parents=True)
+            (home / "bin" / "java").write_text(f"#!/bin/sh\n{script}\n")
+            (home / "bin" / "java").chmod(0o755)
+            (home / "release").write_text(f'JAVA_VERSION="{version}"\n')
+            monkeypatch.setenv(*{"home": ("JAVA_HOME", str(home)), "path": ("PATH", str(home / "bin"))}[place])
+        return doctor.java()
+
+    return make
+
+
+def test_a_java_that_spark_runs_on_is_named_with_what_is_passed_over(with_java, tmp_path):
+    check = with_java(home=("1.8.0_292", "exit 0"), path=("17.0.9", "exit 0"))
+    assert (check.is_fine, check.advice) == (True, "")
+    assert check.found == (
+        f"Java 17 of java on PATH ({tmp_path / 'path'}); "
+        f"JAVA_HOME ({tmp_path / 'home'}) is Java 8, and is passed over; PySpark 3.5.6"
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "found", "advice"),
+    [
+        ({}, "none", "set JAVA_HOME to a Java of 11 to 21"),
+        ({"home": ("24", "exit 0")}, "is Java 24, and is passed over", "set JAVA_HOME to a Java of 11 to 21"),
+        ({"home": ("17", "echo no memory >&2; exit 3")}, "does not run: no memory", "name another one with JAVA_HOME"),
+        ({"home": ("17", "exit 0"), "pyspark": "4.0.1"}, "PySpark 4.0.1", "RayDP goes with PySpark 3.5.x"),
+    ],
+    ids=["none", "too new", "broken", "PySpark 4"],
+)
+def test_what_keeps_data_sets_from_spark_is_told_with_how_to_mend_it(with_java, made, found, advice):
+    check = with_java(**made)
+    assert not check.is_fine
+    assert found in check.found
+    assert check.advice.startswith(advice)
+
+
+@pytest.mark.parametrize("made", [{}, {"home": ("17", "exit 0")}], ids=["no Java", "a Java"])
+def test_without_the_packages_of_spark_nothing_is_wrong(with_java, made):
+    check = with_java(packages=("pyspark",), **made)
+    assert check.is_fine
+    assert "raydp not installed, so data sets run in the program's process" in check.found
+    assert "pip install 'headrace[spark]'" in check.advice
 
 
 def test_the_pythons_that_are_fine_are_those_that_the_package_installs_on():

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
+from dashboard_kit import until
 from rest_kit import rest_environment
 
 from headrace.actors import clusters
 from headrace.cli.main import main
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import ClusterUnavailableError
+from headrace.jobs import operation_progress
+from headrace.rest.client import RestClient
 from headrace.rest.served_jobs import RestJobClient
 
 
@@ -74,6 +79,31 @@ def test_a_job_of_a_program_is_listed_and_steered(alone, tmp_path, capsys):
         assert env.get_rest_client().job_status(other) == "CANCELED"
         assert main(["stop", "0"]) == 1
         assert "there is no job '0'" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_how_far_a_command_is_comes_by_rest(alone, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(operation_progress, "REFRESH_S", 0.001)
+    terminal, take = Terminal(), RestClient.savepoint
+
+    def seen_first(self, *arguments):
+        until(lambda: "savepoint: job is RUNNING" in terminal.getvalue(), "nothing is shown")
+        return take(self, *arguments)
+
+    monkeypatch.setattr(RestClient, "savepoint", seen_first)
+    with rest_environment() as env:
+        job = started(env, tmp_path, "orders")
+        with redirect_stderr(terminal):
+            assert main(["savepoint", job[:8], str(tmp_path / "saved")]) == 0
+        assert Path(capsys.readouterr().out.strip()).is_dir()
+        shown = len(terminal.getvalue())
+        with redirect_stderr(terminal):
+            assert main(["checkpoint", job[:8], "--json"]) == 0
+        assert len(terminal.getvalue()) == shown, "what is read by a program has no line beside it"
 
 
 def test_without_a_server_it_is_said_that_there_is_no_ray(alone, capsys):

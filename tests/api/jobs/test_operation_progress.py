@@ -6,6 +6,7 @@ fails it.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import threading
@@ -16,12 +17,14 @@ from dashboard_kit import until
 
 from headrace import ClusterUnavailableError, StreamExecutionEnvironment, cli
 from headrace.actors import clusters
-from headrace.cli import operation_progress
-from headrace.cli.operation_progress import operation_line, operation_shown
+from headrace.actors.rest.resources import checkpoints
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.protocol.details import CheckpointView, TaskAcknowledgement
 from headrace.engine.protocol.messages import FetchPendingCheckpoints
 from headrace.engine.protocol.views import JobView
+from headrace.jobs import operation_progress
+from headrace.jobs.operation_progress import look_at, operation_line, operation_shown
+from headrace.rest.served_jobs import RestJobClient
 from headrace.state.identifiers import JobId, VertexId
 
 JOB = JobId("job-1")
@@ -40,11 +43,13 @@ def checkpoint(number, tasks, num_subtasks=4, **more):
 
 
 def test_a_line_says_who_has_acknowledged_and_how_large_that_is():
-    line = operation_line("savepoint", [checkpoint(8, 1), checkpoint(7, 3, is_savepoint=True)], view(), 12.4)
+    pending = [checkpoint(8, 1), checkpoint(7, 3, is_savepoint=True)]
+    line = operation_line("savepoint", [one.progress for one in pending], view(), 12.4)
     expected = "savepoint 7: 3 of 4 subtasks, 3.0 GiB of state, 3.0 MiB written"
     assert line == f"savepoint: job is RUNNING | {expected} | 12 s"
-    assert "checkpoint 8 begins" in operation_line("stop", [checkpoint(8, 0, 0, is_last=True)], view(), 0)
-    assert "checkpoint 9: 2 of 4" in operation_line("checkpoint", [checkpoint(9, 2), checkpoint(8, 1)], view(), 0)
+    assert "checkpoint 8 begins" in operation_line("stop", [checkpoint(8, 0, 0, is_last=True).progress], view(), 0)
+    pending = [checkpoint(9, 2).progress, checkpoint(8, 1).progress]
+    assert "checkpoint 9: 2 of 4" in operation_line("checkpoint", pending, view(), 0)
     waits = operation_line("rescale", [], view(waiting="2 slots"), 3)
     assert waits == "rescale: job is RUNNING | waits for slots: 2 slots | 3 s"
 
@@ -76,7 +81,7 @@ def _often(monkeypatch):
 
 def test_it_is_followed_on_a_terminal_and_also_while_the_job_is_silent():
     cluster = Cluster()
-    with redirect_stderr(Terminal()) as terminal, operation_shown(cluster, JOB, "checkpoint", is_quiet=False):
+    with redirect_stderr(Terminal()) as terminal, operation_shown(look_at(cluster, JOB), "checkpoint", is_quiet=False):
         until(lambda: "checkpoint 3: 2 of 4 subtasks" in terminal.getvalue(), "nothing is shown")
         cluster.is_silent = True
         asked = cluster.num_asked
@@ -87,10 +92,31 @@ def test_it_is_followed_on_a_terminal_and_also_while_the_job_is_silent():
     assert not [one for one in threading.enumerate() if one.name == "headrace-operation"]
 
 
+def test_by_rest_it_is_the_same_line(monkeypatch):
+    """What REST says of checkpoints comes from the same views, by way of its own JSON."""
+    pending = [checkpoint(8, 1), checkpoint(7, 3, is_savepoint=True)]
+    monkeypatch.setattr(checkpoints, "now_ms", lambda: 0)
+    ended = dataclasses.replace(checkpoint(6, 4), status="COMPLETED", ended_ms=5)
+
+    class Server:
+        def checkpoints(self, _job):
+            return {"history": [checkpoints._checkpoint(one) for one in (*pending, ended)]}
+
+        def job(self, job):
+            times = {"start-time": 0, "end-time": -1}
+            said = {"jid": job, "name": "counts", "state": "RUNNING", "waiting": "2 slots", "num-restarts": 0}
+            return {**said, **times, "vertices": []}
+
+    by_rest = operation_line("savepoint", *RestJobClient(Server(), JOB).look(), 1)
+    by_ray = operation_line("savepoint", [one.progress for one in pending], view(waiting="2 slots"), 1)
+    assert by_rest == by_ray
+    assert "savepoint 7: 3 of 4 subtasks, 3.0 GiB of state, 3.0 MiB written" in by_rest
+
+
 def test_nothing_is_asked_or_shown_where_that_is_not_wanted_or_there_is_no_terminal():
     cluster = Cluster()
     for stream, is_quiet in ((Terminal(), True), (io.StringIO(), False)):
-        with redirect_stderr(stream), operation_shown(cluster, JOB, "checkpoint", is_quiet=is_quiet):
+        with redirect_stderr(stream), operation_shown(look_at(cluster, JOB), "checkpoint", is_quiet=is_quiet):
             pass
         assert (stream.getvalue(), cluster.num_asked) == ("", 0)
 
