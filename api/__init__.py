@@ -224,7 +224,6 @@ if TYPE_CHECKING:
     from .jobs.client import JobClient, JobStatus
     from .jobs.execution_result import JobExecutionResult
     from .jobs.snapshots import Snapshot, SnapshotWriter
-    from .stream.all_windowed_stream import AllWindowedStream
     from .stream.async_data_stream import AsyncDataStream
     from .stream.cached_stream import CachedDataStream
     from .stream.checkpoint_config import CheckpointConfig, ExternalizedCheckpointRetention
@@ -236,13 +235,12 @@ if TYPE_CHECKING:
     from .stream.iterative_stream import IterativeStream
     from .stream.keyed_stream import KeyedStream
     from .stream.restart_strategies import RestartStrategies
-    from .stream.windowed_stream import WindowedStream
+    from .stream.windowed_stream import AllWindowedStream, WindowedStream
 
 __version__ = "0.1.0"
 
 _NAMES_BY_MODULE = {
     "headrace.stream.async_data_stream": "AsyncDataStream",
-    "headrace.stream.all_windowed_stream": "AllWindowedStream",
     "headrace.stream.cached_stream": "CachedDataStream",
     "headrace.jobs.client": "JobClient JobStatus",
     "headrace.jobs.execution_result": "JobExecutionResult",
@@ -346,7 +344,7 @@ _NAMES_BY_MODULE = {
     "headrace.jobs.snapshots": "Snapshot SnapshotWriter",
     "headrace.state.keyed.kinds": "StateDescriptor",
     "headrace.state.keyed.ttl": "StateTtlConfig",
-    "headrace.stream.windowed_stream": "WindowedStream",
+    "headrace.stream.windowed_stream": "AllWindowedStream WindowedStream",
 }
 
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

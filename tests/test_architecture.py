@@ -123,7 +123,8 @@ CIRCLES = (
     (
         "api/stream",
         (
-            "all_windowed_stream", "async_data_stream", "cached_stream", "connected_streams", "data_stream",
+            "async_data_stream", "cached_stream", "combined_streams", "connected_streams",
+            "data_stream",
             "data_stream_sink", "environment", "environment_sources", "iterative_stream", "joined_streams",
             "keyed_stream", "partitioned_streams", "windowed_stream",
         ),

@@ -9,37 +9,65 @@ Source: the type parameters of PyFlink's and Flink's functions.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from headrace.engine.functions.given import IN, IN1, IN2, OUT, T
+from headrace.engine.columns.expressions import Expression
+from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.side_outputs import Tagged
+from headrace.state.type_variables import IN, IN1, IN2, OUT, T
 
 __all__ = [
-    "Aggregates",
+    "AppliesToAll",
     "AppliesToWindow",
     "AsksOutside",
     "CoFlatMaps",
+    "CoGroupOf",
     "CoGroups",
     "CoMaps",
+    "CombineGroupOf",
+    "CombinesGroup",
+    "CrossOf",
+    "Crosses",
+    "FilterOf",
     "Filters",
+    "FlatMapOf",
     "FlatMaps",
     "GetsKey",
+    "JoinOf",
     "Joins",
+    "KeyOf",
+    "MapOf",
+    "MapPartitionOf",
     "Maps",
+    "MapsPartition",
+    "ProcessOf",
+    "ProcessesAll",
     "ProcessesBroadcast",
     "ProcessesElements",
     "ProcessesPairs",
     "ProcessesTwo",
     "ProcessesWindow",
-    "Reduces",
+    "ReduceGroupOf",
+    "ReducesGroup",
+    "WithoutKey",
 ]
+
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
+_New = TypeVar("_New")
 
 
 class GetsKey(Protocol[IN]):
     """A KeySelector."""
 
     def get_key(self, value: IN, /) -> Any: ...
+
+
+_Field: TypeAlias = str | int | Expression
+
+KeyOf: TypeAlias = Callable[[T], Any] | GetsKey[T] | KeySelector | _Field | Sequence[_Field]
+"""What says the key of records: a function, or fields by their names, positions in tuples or columns."""
 
 
 class Maps(Protocol[IN, OUT]):
@@ -60,38 +88,40 @@ class Filters(Protocol[IN]):
     def filter(self, value: IN, /) -> bool: ...
 
 
-class Reduces(Protocol[T]):
-    """A ReduceFunction."""
-
-    def reduce(self, value1: T, value2: T, /) -> T: ...
-
-
-class Aggregates(Protocol[IN, OUT]):
-    """An AggregateFunction; of what kind its accumulators are is its own affair."""
-
-    def create_accumulator(self) -> Any: ...
-
-    def add(self, value: IN, accumulator: Any, /) -> Any: ...
-
-    def get_result(self, accumulator: Any, /) -> OUT: ...
-
-
 class ProcessesElements(Protocol[IN, OUT]):
     """A ProcessFunction or a KeyedProcessFunction."""
 
     def process_element(self, value: IN, ctx: Any, /) -> Iterable[OUT | Tagged] | None: ...
 
 
-class ProcessesWindow(Protocol[OUT]):
-    """A ProcessWindowFunction, or a ProcessAllWindowFunction, which knows no key."""
+class ProcessesWindow(Protocol[IN, OUT]):
+    """A ProcessWindowFunction."""
 
-    def process(self, *arguments: Any, **named: Any) -> Iterable[OUT | Tagged] | None: ...
+    def process(self, key: Any, context: Any, elements: Iterable[IN], /) -> Iterable[OUT | Tagged] | None: ...
 
 
-class AppliesToWindow(Protocol[OUT]):
-    """A WindowFunction, or an AllWindowFunction, which knows no key."""
+class ProcessesAll(Protocol[IN, OUT]):
+    """A ProcessAllWindowFunction: it knows no key."""
 
-    def apply(self, *arguments: Any, **named: Any) -> Iterable[OUT] | None: ...
+    def process(self, context: Any, elements: Iterable[IN], /) -> Iterable[OUT | Tagged] | None: ...
+
+
+class AppliesToWindow(Protocol[IN, OUT]):
+    """A WindowFunction."""
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[IN], /) -> Iterable[OUT] | None: ...
+
+
+class AppliesToAll(Protocol[IN, OUT]):
+    """An AllWindowFunction: it knows no key."""
+
+    def apply(self, window: Any, inputs: Iterable[IN], /) -> Iterable[OUT] | None: ...
+
+
+class WithoutKey(Protocol[IN, OUT]):
+    """A plain function of a window, or its context, and of what it holds."""
+
+    def __call__(self, window: Any, elements: Iterable[IN], /) -> Iterable[OUT | Tagged] | None: ...
 
 
 class AsksOutside(Protocol[IN, OUT]):
@@ -138,13 +168,56 @@ class Joins(Protocol[IN1, IN2, OUT]):
     def join(self, first: IN1, second: IN2, /) -> OUT: ...
 
 
-class CoGroups(Protocol[OUT]):
+class CoGroups(Protocol[_First, _Second, OUT]):
     """A CoGroupFunction."""
 
-    def co_group(self, first: Any, second: Any, /) -> Iterable[OUT] | None: ...
+    def co_group(self, first: list[_First], second: list[_Second], /) -> Iterable[OUT] | None: ...
 
 
 class ProcessesPairs(Protocol[IN1, IN2, OUT]):
     """A ProcessJoinFunction."""
 
     def process_element(self, left: IN1, right: IN2, ctx: Any, /) -> Iterable[OUT | Tagged] | None: ...
+
+
+# ---------------------------------------------------------------------------------------------------- of data sets only
+
+
+class MapsPartition(Protocol[IN, OUT]):
+    """A MapPartitionFunction."""
+
+    def map_partition(self, values: Iterator[IN], /) -> Iterable[OUT] | None: ...
+
+
+class ReducesGroup(Protocol[IN, OUT]):
+    """A GroupReduceFunction."""
+
+    def reduce(self, values: Iterator[IN], /) -> Iterable[OUT] | None: ...
+
+
+class CombinesGroup(Protocol[IN, OUT]):
+    """A GroupCombineFunction."""
+
+    def combine(self, values: Iterator[IN], /) -> Iterable[OUT] | None: ...
+
+
+class Crosses(Protocol[IN1, IN2, OUT]):
+    """A CrossFunction."""
+
+    def cross(self, first: IN1, second: IN2, /) -> OUT: ...
+
+
+# ------------------------------------------------------------------------------------ objects or callables, by one name
+
+MapOf: TypeAlias = Callable[[_First], _New] | Maps[_First, _New]
+FlatMapOf: TypeAlias = Callable[[_First], Iterable[_New] | None] | FlatMaps[_First, _New]
+FilterOf: TypeAlias = Callable[[_First], bool] | Filters[_First]
+MapPartitionOf: TypeAlias = Callable[[Iterator[_First]], Iterable[_New] | None] | MapsPartition[_First, _New]
+ReduceGroupOf: TypeAlias = Callable[[Iterator[_First]], Iterable[_New] | None] | ReducesGroup[_First, _New]
+CombineGroupOf: TypeAlias = (
+    Callable[[Iterator[_First]], Iterable[_New] | None] | ReducesGroup[_First, _New] | CombinesGroup[_First, _New]
+)
+JoinOf: TypeAlias = Callable[[_First, _Second], _New] | Joins[_First, _Second, _New]
+CrossOf: TypeAlias = Callable[[_First, _Second], _New] | Crosses[_First, _Second, _New]
+CoGroupOf: TypeAlias = Callable[[list[_First], list[_Second]], Iterable[_New] | None] | CoGroups[_First, _Second, _New]
+ProcessOf: TypeAlias = Callable[[_First, Any], Iterable[_New | Tagged] | None] | ProcessesElements[_First, _New]

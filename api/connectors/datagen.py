@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable
-from typing import Any, Generic, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -43,9 +43,9 @@ from headrace.engine.errors import (
     raise_from_outside,
 )
 from headrace.engine.functions.checkpointed import Wrapper
-from headrace.engine.functions.given import T1
 from headrace.engine.functions.life import refuse_life
 from headrace.engine.functions.timers import DueQueue
+from headrace.state.type_variables import OUT
 
 from ..arguments.data_types import Types, schema_of
 
@@ -103,7 +103,7 @@ def _check_rate(records_per_second: float | None) -> None:
         raise ConfigurationError(message)
 
 
-class GeneratorSource(Generic[T1]):
+class GeneratorSource(Source[OUT]):
     """Makes record number i by calling ``function(i)``, for i from 0 on.
 
     Args:
@@ -120,7 +120,7 @@ class GeneratorSource(Generic[T1]):
 
     def __init__(
         self,
-        function: Callable[[int], T1],
+        function: Callable[[int], OUT],
         count: int | None = None,
         records_per_second: float | None = None,
         *,
@@ -399,7 +399,7 @@ class _GeneratorReader:
         return batch
 
 
-class RateLimitedSource:
+class RateLimitedSource(Source[OUT]):
     """Another source, slowed down to a rate.
 
     Args:
@@ -410,7 +410,7 @@ class RateLimitedSource:
         ConfigurationError: If the rate is not above 0.
     """
 
-    def __init__(self, source: Source, records_per_second: float) -> None:
+    def __init__(self, source: Source[OUT], records_per_second: float) -> None:
         _check_rate(records_per_second)
         refuse_life(source, "a source", "its reader may have state and hear of checkpoints")
         self._source = source

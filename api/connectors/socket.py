@@ -22,6 +22,7 @@ from headrace.engine.connectors.contract import (
     EnumeratorContext,
     Polled,
     ReaderContext,
+    Source,
     SourceReader,
     Split,
     SplitEnumerator,
@@ -38,7 +39,7 @@ MAX_LINE_BYTES = 16 << 20
 """A line longer than this is taken for a server that does not send lines."""
 
 
-class SocketTextSource:
+class SocketTextSource(Source[str]):
     """Gives the lines of one connection, as text without their line end. At most once over a failure; see the module.
 
     The stream ends when the server closes the connection and no reconnection is left.

@@ -30,6 +30,7 @@ from headrace.engine.plan.plan import (
     Ship,
     ShipKind,
 )
+from headrace.state.type_variables import T1
 
 from ..arguments.checks import field_of, text
 from .recorded import Recorded
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
 __all__ = ["ColumnVerbs"]
 
 
-class ColumnVerbs(Recorded):
+class ColumnVerbs(Recorded[T1]):
     """The part of a data set that is about fields."""
 
-    def project(self, *fields: Any) -> DataSet:
+    def project(self, *fields: Any) -> DataSet[Any]:
         """Keep some fields: names give dicts, positions give tuples."""
         if len(fields) == 1 and isinstance(fields[0], (list, tuple)):
             fields = tuple(fields[0])
@@ -73,7 +74,7 @@ class ColumnVerbs(Recorded):
             schema = schema_with_kind([pa.field(n, t) for n, t in zip(names, types, strict=True)], kind)
         return self.then(Project, f"project {', '.join(map(str, chosen))}", schema, fields=chosen)
 
-    def select(self, *columns: str | Expression, **named: Any) -> DataSet:
+    def select(self, *columns: str | Expression, **named: Any) -> DataSet[dict[str, Any]]:
         """Compute records' fields: names and expressions, and ``name=expression``."""
         chosen: dict[str, Expression] = {}
         for column in columns:
@@ -88,29 +89,29 @@ class ColumnVerbs(Recorded):
             raise ProgramError(message)
         return self._selected("select", chosen, keep=False)
 
-    def with_columns(self, **named: Any) -> DataSet:
+    def with_columns(self, **named: Any) -> DataSet[dict[str, Any]]:
         """Add fields to the records, or replace those of the same name."""
         if not named:
             message = "with_columns needs a column"
             raise ProgramError(message)
         return self._selected("with_columns", {name: expression_of(value) for name, value in named.items()}, keep=True)
 
-    def _selected(self, method: str, columns: dict[str, Expression], *, keep: bool) -> DataSet:
+    def _selected(self, method: str, columns: dict[str, Expression], *, keep: bool) -> DataSet[dict[str, Any]]:
         schema = None
         if self.schema is not None:
             schema = SelectColumns(columns, keep=keep).output_schema(self.schema)
         return self.then(Select, f"{method} {', '.join(columns)}", schema, columns=columns, keep=keep)
 
-    def as_type(self, output_type: Any) -> DataSet:
+    def as_type(self, output_type: Any) -> DataSet[Any]:
         """Return the same records, held to a type; ``Types.PICKLED_BYTE_ARRAY()`` takes the type away."""
         schema = declared_schema(output_type)
         return self._data if is_same_type(schema, self.schema) else self.with_schema(schema)
 
-    def with_schema(self, schema: pa.Schema | None) -> DataSet:
+    def with_schema(self, schema: pa.Schema | None) -> DataSet[Any]:
         """As `as_type`, by an Arrow schema; None takes the type away."""
         return self.then(Map, "as objects" if schema is None else "as columns", schema, function=_as_it_is)
 
-    def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> DataSet:
+    def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> DataSet[dict[str, Any]]:
         """Give fields other names: ``rename(old="new")`` or ``rename({"old": "new"})``."""
         given = {**(names or {}), **more}
         if not given:
@@ -128,7 +129,7 @@ class ColumnVerbs(Recorded):
             raise ProgramError(message)
         return self.select(**{new: col(old) for new, old in zip(target, self.schema.names, strict=True)})
 
-    def drop(self, *fields: str) -> DataSet:
+    def drop(self, *fields: str) -> DataSet[dict[str, Any]]:
         """Leave fields out."""
         for field in fields:
             field_type("drop", text("a field", field), self.schema)
@@ -143,7 +144,7 @@ class ColumnVerbs(Recorded):
             raise ProgramError(message)
         return self.project(*kept)
 
-    def explode(self, field: str, *, outer: bool = False) -> DataSet:
+    def explode(self, field: str, *, outer: bool = False) -> DataSet[dict[str, Any]]:
         """Return a record for each element of a list, in place of the list.
 
         Args:
@@ -161,7 +162,7 @@ class ColumnVerbs(Recorded):
             f"explode {field}"
         )
 
-    def sample(self, fraction: float, seed: int = 0) -> DataSet:
+    def sample(self, fraction: float, seed: int = 0) -> DataSet[T1]:
         """About so large a part of the records, chosen by chance.
 
         A record's chance is drawn from the record itself and the seed. So the choice is the same in every run and on
@@ -190,7 +191,7 @@ class ColumnVerbs(Recorded):
         ascending: bool | Sequence[bool] = True,
         rows_between: tuple[int | None, int | None] | None = None,
         **columns: Any,
-    ) -> DataSet:
+    ) -> DataSet[dict[str, Any]]:
         """Add columns that tell each record's place in a group, or what the group comes to up to it.
 
         ``over("user", "time", number=f.row_number(), before=f.lag("price"), total=f.sum("price"))``

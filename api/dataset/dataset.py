@@ -19,7 +19,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import pyarrow as pa
 
@@ -50,10 +50,12 @@ from headrace.engine.plan.plan import (
     SortPartition,
     row_kind,
 )
+from headrace.state.type_variables import T1
 from headrace.state.values.serde import columns_from_rows
 
 from ..arguments.checks import described, text, whole
 from ..arguments.data_types import resolve_type
+from ..arguments.function_shapes import FilterOf, FlatMapOf, KeyOf, MapOf, MapPartitionOf
 from .columns import ColumnVerbs
 from .grouped import GroupedDataSet, GroupVerbs
 from .two_inputs import TwoInputVerbs
@@ -70,11 +72,19 @@ if TYPE_CHECKING:
 
 __all__ = ["DataSet"]
 
-Self = TypeVar("Self", bound="DataSet")
+Self = TypeVar("Self", bound="DataSet[Any]")
+_New = TypeVar("_New")
+
+_Aggregators: TypeAlias = dict[str, Any] | None
+_Criterion: TypeAlias = tuple[str, Any] | None
 
 
-class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
-    """A bounded set of records. Made by an environment's sources and by other data sets' methods."""
+class DataSet(ColumnVerbs[T1], TwoInputVerbs[T1], WriteVerbs[T1], GroupVerbs[T1]):
+    """A bounded set of records. Made by an environment's sources and by other data sets' methods.
+
+    Type checkers know of what type the records are (``DataSet[int]``), as those of a stream; with an ``output_type``
+    they are of any type, as columns make dicts and tuples of them.
+    """
 
     # ------------------------------------------------------------------------------------------------------ information
 
@@ -133,7 +143,13 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
 
     # ------------------------------------------------------------------------------------------------ record by record
 
-    def map(self, func: Any, output_type: Any = None) -> DataSet:
+    @overload
+    def map(self, func: MapOf[T1, _New], output_type: None = None) -> DataSet[_New]: ...
+
+    @overload
+    def map(self, func: MapOf[T1, Any], output_type: Any) -> DataSet[Any]: ...
+
+    def map(self, func: Any, output_type: Any = None) -> DataSet[Any]:
         """Turn each record into another.
 
         Args:
@@ -143,13 +159,19 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         checked_function(func, "map")
         return self.then(Map, described("map", func), function_schema(func, "map", output_type), function=func)
 
-    def flat_map(self, func: Any, output_type: Any = None) -> DataSet:
+    @overload
+    def flat_map(self, func: FlatMapOf[T1, _New], output_type: None = None) -> DataSet[_New]: ...
+
+    @overload
+    def flat_map(self, func: FlatMapOf[T1, Any], output_type: Any) -> DataSet[Any]: ...
+
+    def flat_map(self, func: Any, output_type: Any = None) -> DataSet[Any]:
         """Turn each record into any number of others: ``func`` yields or returns an iterable."""
         checked_function(func, "flat_map")
         schema = function_schema(func, "flat_map", output_type, many=True)
         return self.then(FlatMap, described("flat_map", func), schema, function=func)
 
-    def filter(self, func: Any) -> DataSet:
+    def filter(self, func: FilterOf[T1] | Expression) -> DataSet[T1]:
         """Keep the records for which ``func`` is true: a callable, a FilterFunction, or an expression over columns."""
         if isinstance(func, Expression):
             if self.schema is not None:
@@ -158,13 +180,19 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         checked_function(func, "filter")
         return self.then(FilterRows, described("filter", func), self.schema, function=func)
 
-    def map_partition(self, func: Any, output_type: Any = None) -> DataSet:
+    @overload
+    def map_partition(self, func: MapPartitionOf[T1, _New], output_type: None = None) -> DataSet[_New]: ...
+
+    @overload
+    def map_partition(self, func: MapPartitionOf[T1, Any], output_type: Any) -> DataSet[Any]: ...
+
+    def map_partition(self, func: Any, output_type: Any = None) -> DataSet[Any]:
         """Turn each partition into any number of records: ``func`` takes an iterator, yields or gives an iterable."""
         checked_function(func, "map_partition")
         schema = function_schema(func, "map_partition", output_type, many=True)
         return self.then(MapPartition, described("map_partition", func), schema, function=func)
 
-    def map_batches(self, func: Any, output_type: Any = None) -> DataSet:
+    def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataSet[Any]:
         """Turn record batches into record batches, tables or dicts of columns.
 
         Args:
@@ -176,7 +204,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
 
     # ----------------------------------------------------------------------------------------------------------- groups
 
-    def group_by(self, *key: Any) -> GroupedDataSet:
+    def group_by(self, *key: KeyOf[T1]) -> GroupedDataSet[T1]:
         """Group records by fields (names, or positions in tuples) or by a function.
 
         Null is a key like any other, and so is NaN.
@@ -188,7 +216,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
                 raise ProgramError(message)
         return GroupedDataSet(self, found)
 
-    def distinct(self, *key: Any) -> DataSet:
+    def distinct(self, *key: KeyOf[T1]) -> DataSet[T1]:
         """One record of each key; without a key, of equal records one."""
         if not key:
             return self.then(Distinct, "distinct", self.schema, Ship(ShipKind.HASH), key=None)
@@ -197,16 +225,16 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
 
     # ------------------------------------------------------------------------------------------- partitions and order
 
-    def rebalance(self) -> DataSet:
+    def rebalance(self) -> DataSet[T1]:
         """Deal the records out evenly."""
         return self.then(Repartition, "rebalance", self.schema, REBALANCE)
 
-    def partition_by_hash(self, *key: Any) -> DataSet:
+    def partition_by_hash(self, *key: KeyOf[T1]) -> DataSet[T1]:
         """Bring equal keys to one partition."""
         found = group_key("partition_by_hash", key, self.schema)
         return self.then(Repartition, f"partition by hash of {found!r}", self.schema, Ship(ShipKind.HASH, found))
 
-    def partition_by_range(self, *fields: Any, ascending: bool = True) -> DataSet:
+    def partition_by_range(self, *fields: KeyOf[T1], ascending: bool = True) -> DataSet[T1]:
         """Bring records to partitions in order of fields: nothing in a partition is greater than in the next."""
         orders = tuple(order_of("partition_by_range", field, ascending, self.schema) for field in fields)
         if not orders:
@@ -215,7 +243,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         ship = Ship(ShipKind.RANGE, orders=orders)
         return self.then(Repartition, f"partition by range of {', '.join(map(repr, orders))}", self.schema, ship)
 
-    def partition_custom(self, partitioner: Any, *key: Any) -> DataSet:
+    def partition_custom(self, partitioner: Any, *key: KeyOf[T1]) -> DataSet[T1]:
         """Bring each record to the partition that ``partitioner(key, num_partitions)`` names."""
         function = getattr(partitioner, "partition", partitioner)
         if not callable(function):
@@ -225,7 +253,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         ship = Ship(ShipKind.CUSTOM, found, function=function)
         return self.then(Repartition, f"partition by {found!r}", self.schema, ship)
 
-    def sort_partition(self, field: Any, ascending: bool = True) -> DataSet:
+    def sort_partition(self, field: KeyOf[T1], ascending: bool = True) -> DataSet[T1]:
         """Sort each partition; called again behind itself, by further fields."""
         order = order_of("sort_partition", field, ascending, self.schema)
         node = self._node
@@ -235,7 +263,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
             return DataSet(self._environment, replace(node, id=self._environment.new_id(), orders=orders, name=name))
         return self.then(SortPartition, _sort_name("sort_partition", (order,)), self.schema, orders=(order,))
 
-    def sort(self, *fields: Any, ascending: bool | Sequence[bool] = True) -> DataSet:
+    def sort(self, *fields: KeyOf[T1], ascending: bool | Sequence[bool] = True) -> DataSet[T1]:
         """Sort all records: ``collect`` gives them in this order.
 
         Nulls come first and NaN last; descending is exactly the reverse.
@@ -255,14 +283,34 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
 
     # ------------------------------------------------------------------------------------------------------- iterations
 
+    @overload
+    def iterate(
+        self,
+        max_iterations: int,
+        step: None = None,
+        *,
+        aggregators: _Aggregators = None,
+        convergence: _Criterion = None,
+    ) -> IterativeDataSet[T1]: ...
+
+    @overload
+    def iterate(
+        self,
+        max_iterations: int,
+        step: Callable[[DataSet[T1]], DataSet[T1] | tuple[DataSet[T1], DataSet]],
+        *,
+        aggregators: _Aggregators = None,
+        convergence: _Criterion = None,
+    ) -> DataSet[T1]: ...
+
     def iterate(
         self,
         max_iterations: int,
         step: Callable[..., Any] | None = None,
         *,
-        aggregators: dict[str, Any] | None = None,
-        convergence: tuple[str, Any] | None = None,
-    ) -> Any:
+        aggregators: _Aggregators = None,
+        convergence: _Criterion = None,
+    ) -> DataSet[T1]:
         """Put the data set through a step again and again.
 
         Args:
@@ -276,17 +324,16 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
 
         if step is not None:
             return bulk_iteration(self, max_iterations, step, aggregators or {}, convergence)
-        loop: IterativeDataSet = IterativeDataSet.begin(self, max_iterations, aggregators or {}, convergence)
-        return loop
+        return IterativeDataSet.begin(self, max_iterations, aggregators or {}, convergence)
 
     def iterate_delta(
         self,
         workset: DataSet,
         max_iterations: int,
-        *key: Any,
+        *key: KeyOf[T1],
         step: Callable[[DataSet, DataSet], tuple[DataSet, DataSet]] | None = None,
-        aggregators: dict[str, Any] | None = None,
-        convergence: tuple[str, Any] | None = None,
+        aggregators: _Aggregators = None,
+        convergence: _Criterion = None,
     ) -> Any:
         """Change this data set, the solution set, by way of a workset until that is empty.
 
@@ -311,7 +358,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
 
     # ---------------------------------------------------------------------------------------------------------- results
 
-    def collect(self) -> list[Any]:
+    def collect(self) -> list[T1]:
         """Run the plan and give all records, in order of the partitions."""
         return rows_of_table(self._collected(), self.schema)
 
@@ -350,7 +397,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         sys.stdout.write("".join(f"{row}\n" for row in shown.collect()))
         sys.stdout.flush()
 
-    def cache(self) -> DataSet:
+    def cache(self) -> DataSet[T1]:
         """Return the same records, computed once and kept for further jobs of this environment.
 
         What is kept goes when the program holds nothing that reads it, and with the environment's ``close``. If it is
@@ -358,7 +405,7 @@ class DataSet(ColumnVerbs, TwoInputVerbs, WriteVerbs, GroupVerbs):
         """
         return self.then(Cache, "cache", self.schema, token=CacheToken())
 
-    def to_stream(self, env: StreamExecutionEnvironment) -> DataStream:
+    def to_stream(self, env: StreamExecutionEnvironment) -> DataStream[T1]:
         """Run the plan and make a bounded stream of the result."""
         if self.schema is None:
             return env.from_collection(self.collect())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 
@@ -33,8 +33,11 @@ from headrace.engine.plan.plan import (
     ShipKind,
     Sort,
 )
+from headrace.state.keyed.descriptors import Reduces
+from headrace.state.type_variables import T1
 
 from ..arguments.checks import described, field_of, whole
+from ..arguments.function_shapes import CombineGroupOf, ReduceGroupOf
 from .types import check_fields, function_schema, order_of, schema_with_kind
 
 if TYPE_CHECKING:
@@ -42,8 +45,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupVerbs", "GroupedDataSet"]
 
+_New = TypeVar("_New")
 
-class GroupVerbs(ABC):
+
+class GroupVerbs(ABC, Generic[T1]):
     """What can be done with groups, those of a key or the one that all records are.
 
     Attributes:
@@ -56,14 +61,14 @@ class GroupVerbs(ABC):
 
     @property
     @abstractmethod
-    def _data(self) -> DataSet:
+    def _data(self) -> DataSet[T1]:
         """The records."""
 
     @property
     def _ship(self) -> Ship:
         return GATHER if self._key is None else Ship(ShipKind.HASH, self._key)
 
-    def reduce(self, func: Any) -> DataSet:
+    def reduce(self, func: Callable[[T1, T1], T1] | Reduces[T1]) -> DataSet[T1]:
         """One record per group, made by combining two at a time; of no records none.
 
         Args:
@@ -74,7 +79,13 @@ class GroupVerbs(ABC):
         data = self._data
         return data.then(Reduce, described("reduce", func), data.schema, self._ship, key=self._key, function=func)
 
-    def reduce_group(self, func: Any, output_type: Any = None) -> DataSet:
+    @overload
+    def reduce_group(self, func: ReduceGroupOf[T1, _New], output_type: None = None) -> DataSet[_New]: ...
+
+    @overload
+    def reduce_group(self, func: ReduceGroupOf[T1, Any], output_type: Any) -> DataSet[Any]: ...
+
+    def reduce_group(self, func: Any, output_type: Any = None) -> DataSet[Any]:
         """Any number of records per group.
 
         Args:
@@ -89,7 +100,13 @@ class GroupVerbs(ABC):
             key=self._key, function=func, orders=self._orders,
         )  # fmt: skip
 
-    def combine_group(self, func: Any, output_type: Any = None) -> DataSet:
+    @overload
+    def combine_group(self, func: CombineGroupOf[T1, _New], output_type: None = None) -> DataSet[_New]: ...
+
+    @overload
+    def combine_group(self, func: CombineGroupOf[T1, Any], output_type: Any) -> DataSet[Any]: ...
+
+    def combine_group(self, func: Any, output_type: Any = None) -> DataSet[Any]:
         """As `reduce_group`, but of the groups within each partition: nothing is sent, a key may come several times."""
         checked_function(func, "combine", "reduce", "reduce_group")
         schema = function_schema(func, "combine", output_type, many=True)
@@ -97,7 +114,7 @@ class GroupVerbs(ABC):
             CombineGroup, described("combine_group", func), schema, key=self._key, function=func, orders=self._orders
         )
 
-    def first(self, n: int) -> DataSet:
+    def first(self, n: int) -> DataSet[T1]:
         """At most ``n`` records of each group, any; the first ones in its order, if there is one.
 
         Right behind ``sort``, and without groups, the first ones in that order.
@@ -109,7 +126,7 @@ class GroupVerbs(ABC):
             orders = data._node.orders
         return data.then(First, f"first {n}", data.schema, self._ship, key=self._key, count=n, orders=orders)
 
-    def aggregate(self, **aggregates: Aggregate | Expression) -> DataSet:
+    def aggregate(self, **aggregates: Aggregate | Expression) -> DataSet[dict[str, Any]]:
         """Aggregate each group: ``aggregate(n=count(), total=f.sum("price"))``.
 
         The records have the key's fields (``key`` for a function) and the aggregates, by name. Arithmetic with
@@ -119,27 +136,27 @@ class GroupVerbs(ABC):
         self._refuse_order("aggregate")
         return self._aggregated(aggregates)
 
-    def sum(self, field: str | int) -> DataSet:
+    def sum(self, field: str | int) -> DataSet[Any]:
         """Return the sum of a field: records of the key and it, tuples if fields are given by position."""
         return self._aggregated_field("sum", sum_of, field)
 
-    def min(self, field: str | int) -> DataSet:
+    def min(self, field: str | int) -> DataSet[Any]:
         """Return the least value of a field; else as `sum`."""
         return self._aggregated_field("min", min_of, field)
 
-    def max(self, field: str | int) -> DataSet:
+    def max(self, field: str | int) -> DataSet[Any]:
         """Return the greatest value of a field; else as `sum`."""
         return self._aggregated_field("max", max_of, field)
 
-    def avg(self, field: str | int) -> DataSet:
+    def avg(self, field: str | int) -> DataSet[Any]:
         """Return the mean of a field; else as `sum`."""
         return self._aggregated_field("avg", avg, field)
 
-    def min_by(self, *fields: str | int) -> DataSet:
+    def min_by(self, *fields: str | int) -> DataSet[T1]:
         """Return the record of each group with the least value of fields, the first field counting most."""
         return self._extreme_by("min_by", fields)
 
-    def max_by(self, *fields: str | int) -> DataSet:
+    def max_by(self, *fields: str | int) -> DataSet[T1]:
         """Return the record of each group with the greatest value of fields, the first field counting most."""
         return self._extreme_by("max_by", fields)
 
@@ -148,7 +165,7 @@ class GroupVerbs(ABC):
             message = f"{method} meets the records of a group in any order; sort_group would mean nothing"
             raise ProgramError(message, hint="use reduce_group, combine_group or first")
 
-    def _aggregated(self, aggregates: Mapping[str, Any]) -> DataSet:
+    def _aggregated(self, aggregates: Mapping[str, Any]) -> DataSet[Any]:
         names = () if self._key is None else self._key.names or ("key",)
         given: dict[str, Any] = dict(aggregates)
         if any(isinstance(spec, Expression) and aggregates_in(spec) for spec in given.values()):
@@ -166,7 +183,7 @@ class GroupVerbs(ABC):
         outputs = (*(("key", i) for i in range(len(names))), *(("aggregate", name) for name in aggregates))
         return self._aggregation(dict(aggregates), outputs, (*names, *aggregates), "dict")
 
-    def _computed(self, names: tuple[str, ...], given: dict[str, Any]) -> DataSet:
+    def _computed(self, names: tuple[str, ...], given: dict[str, Any]) -> DataSet[Any]:
         """Aggregates, and expressions over aggregates: those first, then what is computed of them."""
         parts: dict[str, Any] = {}
         columns: dict[str, Expression] = {name: col(name) for name in names}
@@ -189,7 +206,7 @@ class GroupVerbs(ABC):
 
     def _aggregated_field(
         self, method: str, make: Callable[[Expression | str], Aggregate], field: str | int
-    ) -> DataSet:
+    ) -> DataSet[Any]:
         """Of tuples the result is a tuple of the key's fields and the aggregate, in their order."""
         self._refuse_order(method)
         field = field_of(method, field)
@@ -215,7 +232,7 @@ class GroupVerbs(ABC):
         outputs: tuple[tuple[str, Any], ...],
         names: tuple[str, ...],
         kind: str,
-    ) -> DataSet:
+    ) -> DataSet[Any]:
         data, key = self._data, self._key
         schema = None
         if data.schema is not None and (key is None or key.names is not None):
@@ -232,7 +249,7 @@ class GroupVerbs(ABC):
             key=key, aggregates=aggregates, outputs=outputs, field_names=names, kind=kind,
         )  # fmt: skip
 
-    def _extreme_by(self, method: str, fields: Sequence[str | int]) -> DataSet:
+    def _extreme_by(self, method: str, fields: Sequence[str | int]) -> DataSet[T1]:
         self._refuse_order(method)
         if not fields:
             message = f"{method} needs a field"
@@ -246,21 +263,21 @@ class GroupVerbs(ABC):
         return data.then(ExtremeBy, name, data.schema, self._ship, key=self._key, fields=chosen, is_min=is_min)
 
 
-class GroupedDataSet(GroupVerbs):
+class GroupedDataSet(GroupVerbs[T1]):
     """A data set whose records are in groups of equal keys. Made by ``group_by``."""
 
     _key: GroupKey
 
-    def __init__(self, data: DataSet, key: GroupKey, orders: tuple[Order, ...] = ()) -> None:
+    def __init__(self, data: DataSet[T1], key: GroupKey, orders: tuple[Order, ...] = ()) -> None:
         self._grouped = data
         self._key = key
         self._orders = orders
 
     @property
-    def _data(self) -> DataSet:
+    def _data(self) -> DataSet[T1]:
         return self._grouped
 
-    def sort_group(self, field: Any, ascending: bool = True) -> GroupedDataSet:
+    def sort_group(self, field: Any, ascending: bool = True) -> GroupedDataSet[T1]:
         """Put the records of each group in order, for ``reduce_group``, ``combine_group`` and ``first``.
 
         Called again, it sorts by a further field among those that are equal so far.
@@ -268,6 +285,6 @@ class GroupedDataSet(GroupVerbs):
         order = order_of("sort_group", field, ascending, self._data.schema)
         return GroupedDataSet(self._data, self._key, (*self._orders, order))
 
-    def count(self, name: str = "count") -> DataSet:
+    def count(self, name: str = "count") -> DataSet[dict[str, Any]]:
         """Return how many records each group has: records of the key and ``name``."""
         return self.aggregate(**{name: count()})

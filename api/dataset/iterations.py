@@ -26,6 +26,7 @@ from headrace.engine.plan.plan import (
     Ship,
     ShipKind,
 )
+from headrace.state.type_variables import T1
 
 from ..arguments.checks import whole
 from .dataset import DataSet
@@ -91,18 +92,22 @@ def _shown(schema: pa.Schema) -> str:
 # ----------------------------------------------------------------------------------------------------------------- bulk
 
 
-class IterativeDataSet(DataSet):
+class IterativeDataSet(DataSet[T1]):
     """The last result inside of a bulk iteration. Made by ``iterate`` without a step, closed by ``close_with``."""
 
-    _start: DataSet
+    _start: DataSet[T1]
     _max_iterations: int
     _aggregators: dict[str, Any]
     _convergence: tuple[str, Any] | None
 
     @classmethod
     def begin(
-        cls, start: DataSet, max_iterations: int, aggregators: Mapping[str, Any], convergence: tuple[str, Any] | None
-    ) -> IterativeDataSet:
+        cls,
+        start: DataSet[T1],
+        max_iterations: int,
+        aggregators: Mapping[str, Any],
+        convergence: tuple[str, Any] | None,
+    ) -> IterativeDataSet[T1]:
         """Begin an iteration."""
         whole("max_iterations", max_iterations, 0, None)
         loop = cls(start.get_execution_environment(), _placeholder(start, "partial", start.schema))
@@ -112,20 +117,20 @@ class IterativeDataSet(DataSet):
         loop._convergence = convergence
         return loop
 
-    def register_aggregator(self, name: str, aggregator: Accumulator) -> IterativeDataSet:
+    def register_aggregator(self, name: str, aggregator: Accumulator) -> IterativeDataSet[T1]:
         """Add an aggregator, which functions of the step ask for by name."""
         self._aggregators[name] = aggregator
         return self
 
     def register_aggregation_convergence_criterion(
         self, name: str, aggregator: Accumulator, criterion: Any
-    ) -> IterativeDataSet:
+    ) -> IterativeDataSet[T1]:
         """Add an aggregator, and end when ``criterion(superstep, value)`` is true."""
         self._aggregators[name] = aggregator
         self._convergence = (name, criterion)
         return self
 
-    def close_with(self, result: DataSet, termination: DataSet | None = None) -> DataSet:
+    def close_with(self, result: DataSet[T1], termination: DataSet | None = None) -> DataSet[T1]:
         """Say what the step gives; the result of the iteration.
 
         Args:

@@ -9,11 +9,12 @@ Source: Flink's ``JoinOperator``, ``CoGroupOperator``, ``CrossOperator``.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError, TypeMismatchError
+from headrace.engine.functions.cofunctions import FlatJoinFunction
 from headrace.engine.partitions.function_life import checked_function
 from headrace.engine.plan.plan import (
     CoGroup,
@@ -29,8 +30,10 @@ from headrace.engine.plan.plan import (
     ShipKind,
     row_kind,
 )
+from headrace.state.type_variables import T1, T2
 
 from ..arguments.checks import described, field_of, require_instance
+from ..arguments.function_shapes import CoGroupOf, CrossOf, JoinOf, KeyOf
 from .dataset import DataSet
 from .types import field_type, function_schema, group_key, order_of, schema_with_kind
 
@@ -47,10 +50,16 @@ __all__ = [
     "require_one_kind",
 ]
 
+_New = TypeVar("_New")
+_Left = TypeVar("_Left", covariant=True)
+_Right = TypeVar("_Right", covariant=True)
+
 _HOWS = ("inner", "left", "right", "full")
 
 
-def require_one_kind(method: str, left: DataSet, left_key: GroupKey, right: DataSet, right_key: GroupKey) -> None:
+def require_one_kind(
+    method: str, left: DataSet[Any], left_key: GroupKey, right: DataSet[Any], right_key: GroupKey
+) -> None:
     """Refuse keys that could never be equal.
 
     Raises:
@@ -82,26 +91,26 @@ def _family(kind: pa.DataType) -> str:
     return str(kind)
 
 
-class _PairDataSet(DataSet):
+class _PairDataSet(DataSet[tuple[T1, T2]]):
     """A data set of pairs, which may still be told what a pair is to become."""
 
-    def __init__(self, environment: ExecutionEnvironment, node: Node, left: DataSet, right: DataSet) -> None:
+    def __init__(self, environment: ExecutionEnvironment, node: Node, left: DataSet[Any], right: DataSet[Any]) -> None:
         super().__init__(environment, node)
         self._left = left
         self._right = right
         # Fields of the projection so far.
         self._projection: tuple[tuple[int, str | int, str], ...] = ()
 
-    def _made(self, func: Any, method: str, output_type: Any) -> DataSet:
+    def _made(self, func: Any, method: str, output_type: Any) -> DataSet[Any]:
         checked_function(func, method)
-        many = _gives_many(func)
+        many = isinstance(func, FlatJoinFunction)
         return self._with(
             function=func,
             schema=function_schema(func, method, output_type, many=many),
             name=described(self._node.operator.lower(), func),
         )
 
-    def _with(self, **changes: Any) -> DataSet:
+    def _with(self, **changes: Any) -> DataSet[Any]:
         return DataSet(self._environment, replace(self._node, id=self._environment.new_id(), **changes))
 
     def project_first(self, *fields: Any) -> Any:
@@ -112,7 +121,7 @@ class _PairDataSet(DataSet):
         """Records of fields of the second input (all, if none is named), and of what is projected behind this."""
         return self._projected(1, self._right, fields)
 
-    def _projected(self, side: int, data: DataSet, fields: tuple[Any, ...]) -> Any:
+    def _projected(self, side: int, data: DataSet[Any], fields: tuple[Any, ...]) -> Any:
         method = "project_second" if side else "project_first"
         chosen = [field_of(method, field) for field in fields]
         if not chosen:
@@ -133,7 +142,7 @@ class _PairDataSet(DataSet):
         made._node = self._projection_node(made._projection, is_tuple=is_tuple)
         return made
 
-    def merge(self, suffix: str | None = None) -> DataSet:
+    def merge(self, suffix: str | None = None) -> DataSet[dict[str, Any]]:
         """Dicts of the fields of both inputs.
 
         A field that both have is taken once if it is the key on both sides (from whichever record is there).
@@ -192,28 +201,22 @@ class _PairDataSet(DataSet):
         return replace(self._node, id=self._environment.new_id(), **changes)
 
 
-def _gives_many(func: Any) -> bool:
-    from headrace.engine.functions.cofunctions import FlatJoinFunction
-
-    return isinstance(func, FlatJoinFunction)
-
-
 # ---------------------------------------------------------------------------------------------------------------- joins
 
 
 Waiting = TypeVar("Waiting", bound="_WaitingJoin")
 
 
-class _WaitingJoin:
+class _WaitingJoin(Generic[T1, T2]):
     """Two data sets that wait for the keys by which their records are matched."""
 
-    def __init__(self, left: DataSet, right: DataSet) -> None:
+    def __init__(self, left: DataSet[T1], right: DataSet[T2]) -> None:
         left.get_execution_environment().require_same(left, right)
         self._left = left
         self._right = right
         self._left_key: GroupKey | None = None
 
-    def where(self: Waiting, *key: Any) -> Waiting:
+    def where(self: Waiting, *key: KeyOf[T1]) -> Waiting:
         """Say the key of the first input: names, positions, or a function."""
         self._left_key = group_key("where", key, self._left.schema)
         return self
@@ -236,10 +239,14 @@ class _WaitingJoin:
         )
 
 
-class JoinBuilder(_WaitingJoin):
-    """A join that waits for its keys. Made by ``DataSet.join``."""
+class JoinBuilder(_WaitingJoin[T1, T2], Generic[_Left, _Right, T1, T2]):
+    """A join that waits for its keys. Made by ``DataSet.join``.
 
-    def __init__(self, left: DataSet, right: DataSet, how: str, hint: JoinHint) -> None:
+    The first two type parameters are of the sides of pairs, which an outer join may leave None, the others of the
+    inputs.
+    """
+
+    def __init__(self, left: DataSet[T1], right: DataSet[T2], how: str, hint: JoinHint) -> None:
         if how not in _HOWS:
             message = f"how must be one of {', '.join(_HOWS)}; got {how!r}"
             raise ProgramError(message, hint="semi_join and anti_join give records of the first data set alone")
@@ -253,38 +260,47 @@ class JoinBuilder(_WaitingJoin):
         self._how = how
         self._hint = hint
 
-    def on(self, *key: Any) -> JoinedDataSet:
+    def on(self, *key: Any) -> JoinedDataSet[_Left, _Right]:
         """Say the key of both inputs."""
         return self.where(*key).equal_to(*key)
 
-    def equal_to(self, *key: Any) -> JoinedDataSet:
+    def equal_to(self, *key: KeyOf[T2]) -> JoinedDataSet[_Left, _Right]:
         """Say the key of the second input. Records whose key is null, or has a part that is, match nothing."""
         node = self._matched(key, Join, f"{self._how} join", how=self._how, hint=self._hint)
         return JoinedDataSet(self._left.get_execution_environment(), node, self._left, self._right)
 
 
-class SemiJoinBuilder(_WaitingJoin):
+class SemiJoinBuilder(_WaitingJoin[T1, Any]):
     """A semi or anti join that waits for its keys. Made by ``semi_join`` and ``anti_join``."""
 
-    def __init__(self, left: DataSet, right: DataSet, *, is_anti: bool) -> None:
+    def __init__(self, left: DataSet[T1], right: DataSet[Any], *, is_anti: bool) -> None:
         super().__init__(left, right)
         self._is_anti = is_anti
 
-    def on(self, *key: Any) -> DataSet:
+    def on(self, *key: Any) -> DataSet[T1]:
         """Say the key of both inputs."""
         return self.where(*key).equal_to(*key)
 
-    def equal_to(self, *key: Any) -> DataSet:
+    def equal_to(self, *key: Any) -> DataSet[T1]:
         """Say the key of the second input. A record whose key is null, or has a part that is, has no partner."""
         name = "anti join" if self._is_anti else "semi join"
         node = self._matched(key, SemiJoin, name, schema=self._left.schema, is_anti=self._is_anti)
         return DataSet(self._left.get_execution_environment(), node)
 
 
-class JoinedDataSet(_PairDataSet):
+class JoinedDataSet(_PairDataSet[T1, T2]):
     """The pairs of a join, as tuples (left, right); a missing side of an outer join is None."""
 
-    def with_(self, func: Any, output_type: Any = None) -> DataSet:
+    @overload
+    def with_(self, func: FlatJoinFunction[T1, T2, _New], output_type: None = None) -> DataSet[_New]: ...
+
+    @overload
+    def with_(self, func: JoinOf[T1, T2, _New], output_type: None = None) -> DataSet[_New]: ...
+
+    @overload
+    def with_(self, func: JoinOf[T1, T2, Any], output_type: Any) -> DataSet[Any]: ...
+
+    def with_(self, func: Any, output_type: Any = None) -> DataSet[Any]:
         """Make a record of each pair.
 
         Args:
@@ -298,39 +314,45 @@ class JoinedDataSet(_PairDataSet):
 # ------------------------------------------------------------------------------------------------------------ co-groups
 
 
-class CoGroupBuilder:
+class CoGroupBuilder(Generic[T1, T2]):
     """A co-group that waits for its keys and function. Made by ``DataSet.co_group``."""
 
-    def __init__(self, left: DataSet, right: DataSet) -> None:
+    def __init__(self, left: DataSet[T1], right: DataSet[T2]) -> None:
         left.get_execution_environment().require_same(left, right)
         self._sides = (left, right)
         self._keys: list[GroupKey | None] = [None, None]
         self._orders: list[tuple[Order, ...]] = [(), ()]
 
-    def where(self, *key: Any) -> CoGroupBuilder:
+    def where(self, *key: KeyOf[T1]) -> CoGroupBuilder[T1, T2]:
         """Say the key of the first input."""
         self._keys[0] = group_key("where", key, self._sides[0].schema)
         return self
 
-    def equal_to(self, *key: Any) -> CoGroupBuilder:
+    def equal_to(self, *key: KeyOf[T2]) -> CoGroupBuilder[T1, T2]:
         """Say the key of the second input. Null is a key like any other."""
         self._keys[1] = group_key("equal_to", key, self._sides[1].schema)
         return self
 
-    def sort_first_group(self, field: Any, ascending: bool = True) -> CoGroupBuilder:
+    def sort_first_group(self, field: KeyOf[T1], ascending: bool = True) -> CoGroupBuilder[T1, T2]:
         """Put the groups of the first input in order."""
         return self._sorted(0, "sort_first_group", field, ascending)
 
-    def sort_second_group(self, field: Any, ascending: bool = True) -> CoGroupBuilder:
+    def sort_second_group(self, field: KeyOf[T2], ascending: bool = True) -> CoGroupBuilder[T1, T2]:
         """Put the groups of the second input in order."""
         return self._sorted(1, "sort_second_group", field, ascending)
 
-    def _sorted(self, side: int, method: str, field: Any, ascending: bool) -> CoGroupBuilder:
+    def _sorted(self, side: int, method: str, field: Any, ascending: bool) -> CoGroupBuilder[T1, T2]:
         order = order_of(method, field, ascending, self._sides[side].schema)
         self._orders[side] = (*self._orders[side], order)
         return self
 
-    def with_(self, func: Any, output_type: Any = None) -> DataSet:
+    @overload
+    def with_(self, func: CoGroupOf[T1, T2, _New], output_type: None = None) -> DataSet[_New]: ...
+
+    @overload
+    def with_(self, func: CoGroupOf[T1, T2, Any], output_type: Any) -> DataSet[Any]: ...
+
+    def with_(self, func: Any, output_type: Any = None) -> DataSet[Any]:
         """Any number of records for each key that an input has.
 
         Args:
@@ -364,15 +386,21 @@ class CoGroupBuilder:
 # -------------------------------------------------------------------------------------------------------------- crosses
 
 
-class CrossDataSet(_PairDataSet):
+class CrossDataSet(_PairDataSet[T1, T2]):
     """All pairs, as tuples (first, second)."""
 
-    def with_(self, func: Any, output_type: Any = None) -> DataSet:
+    @overload
+    def with_(self, func: CrossOf[T1, T2, _New], output_type: None = None) -> DataSet[_New]: ...
+
+    @overload
+    def with_(self, func: CrossOf[T1, T2, Any], output_type: Any) -> DataSet[Any]: ...
+
+    def with_(self, func: Any, output_type: Any = None) -> DataSet[Any]:
         """Make a record of each pair: a callable of two records or a CrossFunction; must not change them."""
         return self._made(func, "cross", output_type)
 
 
-def cross_of(left: DataSet, right: DataSet, ships: tuple[Ship, Ship]) -> CrossDataSet:
+def cross_of(left: DataSet[T1], right: DataSet[T2], ships: tuple[Ship, Ship]) -> CrossDataSet[T1, T2]:
     """Return the cross of two data sets."""
     environment = left.get_execution_environment()
     environment.require_same(left, right)

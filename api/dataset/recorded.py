@@ -8,12 +8,13 @@ rest, and the class that users see.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
 from headrace.engine.plan.plan import FORWARD, Node, Ship, row_kind
+from headrace.state.type_variables import T1
 
 from ..arguments.data_types import TypeInformation, resolve_type
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Recorded"]
 
 
-class Recorded:
+class Recorded(Generic[T1]):
     """A data set, as far as its verbs need it."""
 
     def __init__(self, environment: ExecutionEnvironment, node: Node) -> None:
@@ -34,9 +35,9 @@ class Recorded:
         self._is_used = False
 
     @property
-    def _data(self) -> DataSet:
+    def _data(self) -> DataSet[T1]:
         """Itself, as what it is."""
-        return cast("DataSet", self)
+        return cast("DataSet[T1]", self)
 
     def take_node(self) -> Node:
         """Return the node that makes the data set; it cannot be changed afterwards."""
@@ -58,7 +59,7 @@ class Recorded:
 
     def then(
         self, kind: type[Node], name: str, schema: pa.Schema | None, ship: Ship = FORWARD, /, **more: Any
-    ) -> DataSet:
+    ) -> DataSet[Any]:
         """Return a data set that a node of one input makes of this one."""
         return self._of_node(kind, name, (self._data,), schema, (ship,), **more)
 
@@ -66,12 +67,12 @@ class Recorded:
         self,
         kind: type[Node],
         name: str,
-        inputs: tuple[DataSet, ...],
+        inputs: tuple[DataSet[Any], ...],
         schema: pa.Schema | None,
         ships: tuple[Ship, ...],
         /,
         **more: Any,
-    ) -> DataSet:
+    ) -> DataSet[Any]:
         """A data set that a node makes of data sets."""
         from .dataset import DataSet
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pyarrow as pa
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DataSetSources"]
 
+_Record = TypeVar("_Record")
+
 
 class DataSetSources(ABC):
     """The methods of an environment that begin a program."""
@@ -51,7 +53,13 @@ class DataSetSources(ABC):
     def _data_set(self, node: Node) -> DataSet:
         """A data set of this environment that a node gives."""
 
-    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataSet:
+    @overload
+    def from_collection(self, collection: Iterable[_Record], type_info: None = None) -> DataSet[_Record]: ...
+
+    @overload
+    def from_collection(self, collection: Any, type_info: Any = None) -> DataSet[Any]: ...
+
+    def from_collection(self, collection: Any, type_info: Any = None) -> DataSet[Any]:
         """Records of a collection, read at once.
 
         Args:
@@ -70,11 +78,17 @@ class DataSetSources(ABC):
         schema = declared_schema(type_info) if type_info is not None else schema_of_rows(rows)
         return self._source(TableSource, "collection", schema, table=table_of_rows(rows, schema))
 
-    def from_elements(self, *elements: Any, type_info: Any = None) -> DataSet:
+    @overload
+    def from_elements(self, *elements: _Record, type_info: None = None) -> DataSet[_Record]: ...
+
+    @overload
+    def from_elements(self, *elements: Any, type_info: Any) -> DataSet[Any]: ...
+
+    def from_elements(self, *elements: Any, type_info: Any = None) -> DataSet[Any]:
         """Make a data set of the given records."""
         return self.from_collection(elements, type_info)
 
-    def generate_sequence(self, start: int, end: int) -> DataSet:
+    def generate_sequence(self, start: int, end: int) -> DataSet[int]:
         """The integers from ``start`` to ``end``, both included."""
         for what, value in (("start", start), ("end", end)):
             if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
@@ -86,7 +100,7 @@ class DataSetSources(ABC):
         schema = schema_with_kind([pa.field("value", pa.int64())], "value")
         return self._source(SequenceSource, f"sequence {start} to {end}", schema, start=start, end=end)
 
-    def from_arrow(self, table: Any, type_info: Any = None) -> DataSet:
+    def from_arrow(self, table: Any, type_info: Any = None) -> DataSet[Any]:
         """Records of an Arrow table, record batch or record batch reader; as dicts, if its schema says nothing else."""
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
@@ -105,7 +119,7 @@ class DataSetSources(ABC):
             table = pa.Table.from_batches(batches, schema)
         return self._source(TableSource, "table", schema, table=table)
 
-    def from_pandas(self, frame: Any, type_info: Any = None) -> DataSet:
+    def from_pandas(self, frame: Any, type_info: Any = None) -> DataSet[Any]:
         """Records of a pandas data frame, without its index; NaN is null, in columns of floats and of objects."""
         if not _is_data_frame(frame):
             message = f"a pandas data frame is needed; got {type(frame).__name__}"
@@ -148,7 +162,7 @@ class DataSetSources(ABC):
             TableSource, f"state {state_name} of {uid}", schema, table=table.replace_schema_metadata(None).cast(schema)
         )
 
-    def read_text(self, path: Paths, encoding: str = "utf-8") -> DataSet:
+    def read_text(self, path: Paths, encoding: str = "utf-8") -> DataSet[str]:
         """Lines of text files, without their ends.
 
         Args:

@@ -6,7 +6,7 @@ Source: Flink's ``DataSet.join``, ``coGroup``, ``cross``, ``union``; its Table A
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.partitions.wire_records import frozen
 from headrace.engine.plan.plan import BROADCAST, FORWARD, ConditionJoin, JoinHint, Union, row_kind
+from headrace.state.type_variables import T1
 
 from .recorded import Recorded
 from .types import is_same_type, schema_with_kind
@@ -25,79 +26,100 @@ if TYPE_CHECKING:
 
 __all__ = ["TwoInputVerbs"]
 
+_Other = TypeVar("_Other")
 
-class TwoInputVerbs(Recorded):
+
+class TwoInputVerbs(Recorded[T1]):
     """The part of a data set that takes another one."""
 
-    def join(self, other: DataSet, *, how: str = "inner", hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
+    @overload
+    def join(
+        self, other: DataSet[_Other], *, how: Literal["inner"] = "inner", hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES
+    ) -> JoinBuilder[T1, _Other, T1, _Other]: ...
+
+    @overload
+    def join(
+        self, other: DataSet[_Other], *, how: str, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES
+    ) -> JoinBuilder[Any, Any, T1, _Other]: ...
+
+    def join(
+        self, other: DataSet[_Other], *, how: str = "inner", hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES
+    ) -> JoinBuilder[Any, Any, T1, _Other]:
         """Pair records with equal keys: ``a.join(b).where("id").equal_to("a_id")``.
 
         Args:
             other: The second input.
-            how: ``inner``, ``left``, ``right`` or ``full``: whose records without a partner are kept.
+            how: ``inner``, ``left``, ``right`` or ``full``: whose records without a partner are kept. Type checkers
+                know the sides of an outer join by `left_outer_join` and the like.
             hint: What is known of the sizes.
         """
         from .joins_and_crosses import JoinBuilder
 
         return JoinBuilder(self._data, other, how, hint)
 
-    def join_with_tiny(self, other: DataSet) -> JoinBuilder:
+    def join_with_tiny(self, other: DataSet[_Other]) -> JoinBuilder[T1, _Other, T1, _Other]:
         """Return a join whose second input is small enough to be sent everywhere."""
         return self.join(other, hint=JoinHint.BROADCAST_HASH_SECOND)
 
-    def join_with_huge(self, other: DataSet) -> JoinBuilder:
+    def join_with_huge(self, other: DataSet[_Other]) -> JoinBuilder[T1, _Other, T1, _Other]:
         """Return a join whose first input is small enough to be sent everywhere."""
         return self.join(other, hint=JoinHint.BROADCAST_HASH_FIRST)
 
-    def left_outer_join(self, other: DataSet, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
+    def left_outer_join(
+        self, other: DataSet[_Other], hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES
+    ) -> JoinBuilder[T1, _Other | None, T1, _Other]:
         """Return a join that keeps records of this data set without a partner."""
         return self.join(other, how="left", hint=hint)
 
-    def right_outer_join(self, other: DataSet, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
+    def right_outer_join(
+        self, other: DataSet[_Other], hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES
+    ) -> JoinBuilder[T1 | None, _Other, T1, _Other]:
         """Return a join that keeps records of the other data set without a partner."""
         return self.join(other, how="right", hint=hint)
 
-    def full_outer_join(self, other: DataSet, hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES) -> JoinBuilder:
+    def full_outer_join(
+        self, other: DataSet[_Other], hint: JoinHint = JoinHint.OPTIMIZER_CHOOSES
+    ) -> JoinBuilder[T1 | None, _Other | None, T1, _Other]:
         """Return a join that keeps all records without a partner."""
         return self.join(other, how="full", hint=hint)
 
-    def co_group(self, other: DataSet) -> CoGroupBuilder:
+    def co_group(self, other: DataSet[_Other]) -> CoGroupBuilder[T1, _Other]:
         """Give both groups of each key to one call: ``a.co_group(b).where("id").equal_to("a_id").with_(func)``."""
         from .joins_and_crosses import CoGroupBuilder
 
         return CoGroupBuilder(self._data, other)
 
-    def cross(self, other: DataSet) -> CrossDataSet:
+    def cross(self, other: DataSet[_Other]) -> CrossDataSet[T1, _Other]:
         """Return all pairs of records; ``other`` is sent everywhere."""
         from .joins_and_crosses import cross_of
 
         return cross_of(self._data, other, ships=(FORWARD, BROADCAST))
 
-    def cross_with_tiny(self, other: DataSet) -> CrossDataSet:
+    def cross_with_tiny(self, other: DataSet[_Other]) -> CrossDataSet[T1, _Other]:
         """As `cross`."""
         return self.cross(other)
 
-    def cross_with_huge(self, other: DataSet) -> CrossDataSet:
+    def cross_with_huge(self, other: DataSet[_Other]) -> CrossDataSet[T1, _Other]:
         """Return all pairs of records; this data set is sent everywhere."""
         from .joins_and_crosses import cross_of
 
         return cross_of(self._data, other, ships=(BROADCAST, FORWARD))
 
-    def semi_join(self, other: DataSet) -> SemiJoinBuilder:
+    def semi_join(self, other: DataSet[Any]) -> SemiJoinBuilder[T1]:
         """The records that have a partner in ``other``, each once: ``a.semi_join(b).where("id").equal_to("a_id")``."""
         from .joins_and_crosses import SemiJoinBuilder
 
         return SemiJoinBuilder(self._data, other, is_anti=False)
 
-    def anti_join(self, other: DataSet) -> SemiJoinBuilder:
+    def anti_join(self, other: DataSet[Any]) -> SemiJoinBuilder[T1]:
         """Return the records that have no partner in ``other``, also those whose key is null; else as `semi_join`."""
         from .joins_and_crosses import SemiJoinBuilder
 
         return SemiJoinBuilder(self._data, other, is_anti=True)
 
     def join_where(
-        self, other: DataSet, condition: Expression, *, how: str = "inner", suffix: str | None = None
-    ) -> DataSet:
+        self, other: DataSet[Any], condition: Expression, *, how: str = "inner", suffix: str | None = None
+    ) -> DataSet[dict[str, Any]]:
         """Pairs of records by any condition, as dicts of the fields of both; ``other`` is sent everywhere.
 
         Every pair is looked at, so `join` is better where keys must be equal; further conditions are a ``filter``.
@@ -137,7 +159,7 @@ class TwoInputVerbs(Recorded):
 
     # ------------------------------------------------------------------------------------------------------------- sets
 
-    def union(self, *others: DataSet) -> DataSet:
+    def union(self, *others: DataSet[_Other]) -> DataSet[T1 | _Other]:
         """Unite data sets: the records of all, duplicates too; of one type, or all without one."""
         for other in others:
             self._environment.require_same(self._data, other)
@@ -152,24 +174,24 @@ class TwoInputVerbs(Recorded):
         )
         return self._of_node(Union, "union", fitting, first, (FORWARD,) * len(fitting))
 
-    def minus(self, other: DataSet) -> DataSet:
+    def minus(self, other: DataSet[Any]) -> DataSet[T1]:
         """Return the different records that are not in ``other``; null is a value like any other."""
         return _sets(self._data, other, "minus", _Minus(is_all=False))
 
-    def minus_all(self, other: DataSet) -> DataSet:
+    def minus_all(self, other: DataSet[Any]) -> DataSet[T1]:
         """The records without as many of each as ``other`` has."""
         return _sets(self._data, other, "minus_all", _Minus(is_all=True))
 
-    def intersect(self, other: DataSet) -> DataSet:
+    def intersect(self, other: DataSet[Any]) -> DataSet[T1]:
         """Return the different records that are in ``other`` too; null is a value like any other."""
         return _sets(self._data, other, "intersect", _Intersect(is_all=False))
 
-    def intersect_all(self, other: DataSet) -> DataSet:
+    def intersect_all(self, other: DataSet[Any]) -> DataSet[T1]:
         """Of each record as many as both have."""
         return _sets(self._data, other, "intersect_all", _Intersect(is_all=True))
 
 
-def _require_one_type(what: str, one: DataSet, other: DataSet) -> None:
+def _require_one_type(what: str, one: DataSet[Any], other: DataSet[Any]) -> None:
     """Refuse data sets of different types.
 
     Raises:
@@ -198,7 +220,7 @@ class _Intersect:
         return left[: len(right)] if self._is_all else left[: min(len(right), 1)]
 
 
-def _sets(data: DataSet, other: DataSet, method: str, function: Any) -> DataSet:
+def _sets(data: DataSet[T1], other: DataSet[Any], method: str, function: Any) -> DataSet[T1]:
     """Records of two data sets of one type, group by group of equal records."""
     data.get_execution_environment().require_same(data, other)
     if data.schema is None or other.schema is None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.engine.columns.write_mode import WriteMode, check_write_mode
 from headrace.engine.errors import TypeMismatchError
 from headrace.engine.plan.plan import WriteFiles
+from headrace.state.type_variables import T1
 
 from ..arguments.places import lasting_place
 from ..formats.avro_types import avro_schema_of
@@ -29,7 +30,7 @@ from .types import check_fields
 __all__ = ["WriteVerbs"]
 
 
-class WriteVerbs(Recorded):
+class WriteVerbs(Recorded[T1]):
     """The part of a data set that is about files."""
 
     def write_as_text(self, path: str, *, mode: WriteMode = "error") -> None:

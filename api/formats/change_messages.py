@@ -33,7 +33,7 @@ _INSERTS, _DELETES = ("c", "r"), "d"
 _ADDS = ("+I", "+U")
 
 
-class DebeziumMessages(MessageFormat):
+class DebeziumMessages(MessageFormat[dict[str, Any]]):
     """Changes of a table, as Debezium tells them.
 
     Args:

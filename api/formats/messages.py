@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import pyarrow as pa
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
 from headrace.engine.functions.user_function import texts_of
+from headrace.state.type_variables import T
 
 from .contract import Lines, RecordFormat, columns_to_write, decode_all
 from .csv_records import CsvEncoder, CsvFormat
@@ -70,8 +71,8 @@ class Decoded:
     bad: list[BadMessage]
 
 
-class MessageFormat(ABC):
-    """How messages are records.
+class MessageFormat(ABC, Generic[T]):
+    """How messages are records; type checkers know which: ``TextMessages()`` is of ``str``.
 
     Attributes:
         schema: The columns of the records; None if they are rows of Python objects as they come.
@@ -127,7 +128,7 @@ def decode_or_null(value: MessageFormat, messages: Sequence[bytes | None]) -> De
     return Decoded(Batch.of_columns(columns), good, bad)
 
 
-class _LineMessages(MessageFormat):
+class _LineMessages(MessageFormat[T]):
     """Messages that are lines of a format of files."""
 
     @abstractmethod
@@ -180,7 +181,7 @@ class _OneRecordALine(Lines):
         return batch
 
 
-class JsonMessages(_LineMessages):
+class JsonMessages(_LineMessages[Any]):
     """A JSON value a message.
 
     Args:
@@ -210,7 +211,7 @@ class JsonMessages(_LineMessages):
         return JsonEncoder().encode(batch).split(b"\n")[:-1]
 
 
-class CsvMessages(_LineMessages):
+class CsvMessages(_LineMessages[dict[str, Any]]):
     """A line of comma-separated values a message, without a header.
 
     Args:
@@ -245,13 +246,19 @@ class CsvMessages(_LineMessages):
         return lines
 
 
-class TextMessages(MessageFormat):
+class TextMessages(MessageFormat[T]):
     """A text a message.
 
     Args:
         encoding: Of its characters.
         column: The column that it is in; None for records that are texts themselves.
     """
+
+    @overload
+    def __init__(self: TextMessages[str], encoding: str = "utf-8", column: None = None) -> None: ...
+
+    @overload
+    def __init__(self: TextMessages[dict[str, Any]], encoding: str = "utf-8", *, column: str) -> None: ...
 
     def __init__(self, encoding: str = "utf-8", column: str | None = None) -> None:
         self._encoding = encoding_named(encoding)
@@ -280,12 +287,18 @@ class TextMessages(MessageFormat):
             raise TypeMismatchError(message) from error
 
 
-class BytesMessages(MessageFormat):
+class BytesMessages(MessageFormat[T]):
     """Messages as they are.
 
     Args:
         column: The column that they are in; None for records that are bytes themselves.
     """
+
+    @overload
+    def __init__(self: BytesMessages[bytes], column: None = None) -> None: ...
+
+    @overload
+    def __init__(self: BytesMessages[dict[str, Any]], column: str) -> None: ...
 
     def __init__(self, column: str | None = None) -> None:
         self._column = column

@@ -17,7 +17,7 @@ from .messages import BadMessage, Decoded, MessageFormat
 __all__ = ["RowMessages"]
 
 
-class RowMessages(MessageFormat):
+class RowMessages(MessageFormat[dict[str, Any]]):
     """Messages that are rows of declared columns."""
 
     schema: pa.Schema

@@ -28,7 +28,6 @@ import pyarrow.parquet as pq
 from headrace.engine.connectors.sinks import SinkOperator
 from headrace.engine.connectors.sources import SourceOperator
 from headrace.engine.errors import HeadraceError, ProgramError
-from headrace.engine.functions.given import T1
 from headrace.engine.functions.operator import Operator
 from headrace.engine.graph.transformations import (
     OperatorKind,
@@ -51,6 +50,7 @@ from headrace.engine.operators.packed_batches import (
     UnpackOperator,
 )
 from headrace.state.files.filesystem import filesystem_for, join_uri
+from headrace.state.type_variables import T1
 
 from ..connectors.collection import CollectionSource
 from ..connectors.files.locations import find_files

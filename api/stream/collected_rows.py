@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 from headrace.engine.errors import ClusterUnavailableError, InternalError, ProgramError
-from headrace.engine.functions.given import T1
 from headrace.engine.protocol.states import JobStatus
 from headrace.state.identifiers import OperatorId
 from headrace.state.open.values import Opaque
 from headrace.state.reading.stored_pickles import unpickle_value
+from headrace.state.type_variables import T1
 
 from ..jobs.notebook_output import LiveOutput, html_rows
 from ..jobs.progress import summary_line

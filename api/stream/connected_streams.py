@@ -10,7 +10,7 @@ Source: PyFlink's ``ConnectedStreams``, ``BroadcastStream``, ``BroadcastConnecte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.cofunctions import (
@@ -19,7 +19,6 @@ from headrace.engine.functions.cofunctions import (
     KeyedCoProcessFunction,
 )
 from headrace.engine.functions.contract import Function
-from headrace.engine.functions.given import T1, T2
 from headrace.engine.functions.operator import Operator
 from headrace.engine.functions.side_outputs import Tagged
 from headrace.engine.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
@@ -32,10 +31,11 @@ from headrace.engine.operators.connected import (
     KeyedCoProcessOperator,
 )
 from headrace.state.keyed.descriptors import MapStateDescriptor
+from headrace.state.type_variables import T1, T2
 
 from ..arguments.checks import key_selector_of, require_instance
 from ..arguments.data_types import TypeInformation, infer_output_type
-from ..arguments.function_shapes import CoFlatMaps, CoMaps, ProcessesBroadcast, ProcessesTwo
+from ..arguments.function_shapes import CoFlatMaps, CoMaps, KeyOf, ProcessesBroadcast, ProcessesTwo
 from .data_stream import DataStream
 from .keyed_stream import KeyedStream
 
@@ -43,6 +43,14 @@ __all__ = ["BroadcastConnectedStream", "BroadcastStream", "ConnectedStreams"]
 
 _New = TypeVar("_New")
 _Other = TypeVar("_Other")
+
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
+
+_ProcessPair: TypeAlias = tuple[
+    Callable[[_First, Any], Iterable[_New | Tagged] | None], Callable[[_Second, Any], Iterable[_Other | Tagged] | None]
+]
+"""Callables of value and context, for the records of each stream."""
 
 
 class ConnectedStreams(Generic[T1, T2]):
@@ -52,7 +60,7 @@ class ConnectedStreams(Generic[T1, T2]):
         self._first = first
         self._second = second
 
-    def key_by(self, key_selector1: Any, key_selector2: Any) -> ConnectedStreams[T1, T2]:
+    def key_by(self, key_selector1: KeyOf[T1], key_selector2: KeyOf[T2]) -> ConnectedStreams[T1, T2]:
         """Partition both streams by key, so that a key's records of both meet in one subtask and share state.
 
         Args:
@@ -63,15 +71,11 @@ class ConnectedStreams(Generic[T1, T2]):
         second = KeyedStream(self._second, key_selector_of("key_by", [key_selector2]))
         return ConnectedStreams(first, second)
 
-    @overload
-    def map(self, func: CoMaps[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
-
-    @overload
     def map(
-        self, func: tuple[Callable[[T1], _New], Callable[[T2], _Other]], output_type: Any = None
-    ) -> DataStream[_New | _Other]: ...
-
-    def map(self, func: Any, output_type: Any = None) -> DataStream[Any]:
+        self,
+        func: CoMaps[T1, T2, _New] | tuple[Callable[[T1], _New], Callable[[T2], _Other]],
+        output_type: Any = None,
+    ) -> DataStream[_New | _Other]:
         """Turn each record of either stream into another.
 
         Args:
@@ -79,19 +83,14 @@ class ConnectedStreams(Generic[T1, T2]):
             output_type: The new records' type: checked, and columns are made of them.
         """
         operator = self._keyed(KeyedCoMapOperator, func) or CoMapOperator(func)
-        return self._apply("co-map", func, operator, output_type, ("map1", "map2"))
+        return _applied("co-map", self._first, self._second, func, ("map1", "map2"), operator, output_type)
 
-    @overload
-    def flat_map(self, func: CoFlatMaps[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
-
-    @overload
     def flat_map(
         self,
-        func: tuple[Callable[[T1], Iterable[_New] | None], Callable[[T2], Iterable[_Other] | None]],
+        func: CoFlatMaps[T1, T2, _New]
+        | tuple[Callable[[T1], Iterable[_New] | None], Callable[[T2], Iterable[_Other] | None]],
         output_type: Any = None,
-    ) -> DataStream[_New | _Other]: ...
-
-    def flat_map(self, func: Any, output_type: Any = None) -> DataStream[Any]:
+    ) -> DataStream[_New | _Other]:
         """Turn each record of either stream into any number of others.
 
         Args:
@@ -101,21 +100,11 @@ class ConnectedStreams(Generic[T1, T2]):
         """
         methods = ("flat_map1", "flat_map2")
         operator = self._keyed(KeyedCoFlatMapOperator, func) or CoFlatMapOperator(func)
-        return self._apply("co-flat_map", func, operator, output_type, methods)
+        return _applied("co-flat_map", self._first, self._second, func, methods, operator, output_type)
 
-    @overload
-    def process(self, func: ProcessesTwo[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
-
-    @overload
     def process(
-        self,
-        func: tuple[
-            Callable[[T1, Any], Iterable[_New | Tagged] | None], Callable[[T2, Any], Iterable[_Other | Tagged] | None]
-        ],
-        output_type: Any = None,
-    ) -> DataStream[_New | _Other]: ...
-
-    def process(self, func: Any, output_type: Any = None) -> DataStream[Any]:
+        self, func: ProcessesTwo[T1, T2, _New] | _ProcessPair[T1, T2, _New, _Other], output_type: Any = None
+    ) -> DataStream[_New | _Other]:
         """Run a function over both streams; if both are keyed, with the key's state and timers, shared by both.
 
         Args:
@@ -127,7 +116,8 @@ class ConnectedStreams(Generic[T1, T2]):
             ProgramError: If a KeyedCoProcessFunction is given and the streams are not keyed.
         """
         operator: Operator
-        if isinstance(func, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
+        given: Any = func
+        if isinstance(given, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
             message = f"{type(func).__name__} needs a broadcast stream with its states"
             raise ProgramError(message, hint="call broadcast(descriptor, ...) with at least one MapStateDescriptor")
         if isinstance(self._first, KeyedStream) and isinstance(self._second, KeyedStream):
@@ -139,7 +129,8 @@ class ConnectedStreams(Generic[T1, T2]):
             )
         else:
             operator = CoProcessOperator(func)
-        return self._apply("co-process", func, operator, output_type, ("process_element1", "process_element2"))
+        methods = ("process_element1", "process_element2")
+        return _applied("co-process", self._first, self._second, func, methods, operator, output_type)
 
     def _keyed(self, kind: type[KeyedCoProcessOperator], func: Any) -> Operator | None:
         """The operator of a function that may have state, if both streams are keyed; a pair of callables has none."""
@@ -150,13 +141,6 @@ class ConnectedStreams(Generic[T1, T2]):
         ):
             return kind(self._first.key_selector, self._second.key_selector, func)
         return None
-
-    def _apply(
-        self, name: str, func: Any, operator: Operator, output_type: Any, methods: tuple[str, str]
-    ) -> DataStream[Any]:
-        hinted = _hinted(func, methods, many=name != "co-map")
-        description = f"{name} by {_name_of(func)}"
-        return self._first.transform(name, operator, output_type, description, hinted, others=(self._second,))
 
 
 class BroadcastStream(Generic[T1]):
@@ -185,19 +169,9 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         self._stream = stream
         self._broadcast = broadcast
 
-    @overload
-    def process(self, func: ProcessesBroadcast[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
-
-    @overload
     def process(
-        self,
-        func: tuple[
-            Callable[[T1, Any], Iterable[_New | Tagged] | None], Callable[[T2, Any], Iterable[_Other | Tagged] | None]
-        ],
-        output_type: Any = None,
-    ) -> DataStream[_New | _Other]: ...
-
-    def process(self, func: Any, output_type: Any = None) -> DataStream[Any]:
+        self, func: ProcessesBroadcast[T1, T2, _New] | _ProcessPair[T1, T2, _New, _Other], output_type: Any = None
+    ) -> DataStream[_New | _Other]:
         """Run a function over both streams: broadcast records change the broadcast state, all others read it.
 
         Args:
@@ -225,10 +199,22 @@ class BroadcastConnectedStream(Generic[T1, T2]):
             operator = KeyedBroadcastProcessOperator(stream.key_selector, descriptors, func)
         else:
             operator = BroadcastProcessOperator(descriptors, func)
-        hinted = _hinted(func, ("process_element", "process_broadcast_element"), many=True)
-        description = f"broadcast process by {_name_of(func)}"
-        others = (self._broadcast.stream,)
-        return stream.transform("broadcast process", operator, output_type, description, hinted, others=others)
+        methods = ("process_element", "process_broadcast_element")
+        return _applied("broadcast process", stream, self._broadcast.stream, func, methods, operator, output_type)
+
+
+def _applied(
+    name: str,
+    first: DataStream,
+    second: DataStream,
+    func: Any,
+    methods: tuple[str, str],
+    operator: Operator,
+    output_type: Any,
+) -> DataStream[Any]:
+    """Put an operator behind both streams whose function has a method, or is a callable, for each of them."""
+    hinted = _hinted(func, methods, many=name != "co-map")
+    return first.transform(name, operator, output_type, f"{name} by {_name_of(func)}", hinted, others=(second,))
 
 
 def _hinted(func: Any, methods: tuple[str, str], *, many: bool) -> TypeInformation | None:

@@ -8,8 +8,8 @@ Two paths with equal answers: Python functions take records as rows; expressions
 take them as Arrow columns. Which one an operation takes is decided here, from its arguments alone, and shown by
 ``explain``.
 
-What has a key is in `headrace.stream.keyed_stream`; windows, joins and connected streams have modules of their own as
-well.
+What has a key is in `headrace.stream.keyed_stream`, what is made of several streams in
+`headrace.stream.combined_streams`; windows, joins and connected streams have modules of their own as well.
 
 Source: PyFlink's ``DataStream``.
 """
@@ -17,7 +17,7 @@ Source: PyFlink's ``DataStream``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import pyarrow as pa
@@ -25,10 +25,9 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import Expression
 from headrace.engine.connectors.contract import Sink
 from headrace.engine.errors import ProgramError
-from headrace.engine.functions.given import T1
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.operator import Operator
-from headrace.engine.functions.side_outputs import OutputTag, Tagged
+from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.graph.transformations import (
     ChainingStrategy,
     OperatorKind,
@@ -36,7 +35,6 @@ from headrace.engine.graph.transformations import (
     PartitionTransformation,
     SideOutputTransformation,
     Transformation,
-    UnionTransformation,
 )
 from headrace.engine.operators.column_operators import FilterColumns, SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
@@ -52,6 +50,7 @@ from headrace.engine.operators.row_operators import (
     TimestampsAndWatermarksOperator,
 )
 from headrace.engine.windows.assigners import CountWindows, WindowAssigner
+from headrace.state.type_variables import T1
 
 from ..arguments.absent_names import absence_of
 from ..arguments.checks import described, key_selector_of, require_instance, tag_id_of, whole
@@ -63,12 +62,12 @@ from ..arguments.data_types import (
     schema_of,
     type_of,
 )
-from ..arguments.function_shapes import AsksOutside, Filters, FlatMaps, GetsKey, Maps, ProcessesElements
-from ..arguments.known_columns import check_union, columns_behind
+from ..arguments.function_shapes import AsksOutside, FilterOf, FlatMapOf, KeyOf, MapOf, ProcessOf
+from ..arguments.known_columns import columns_behind
 from ..arguments.projections import projection, selected_columns
 from .collected_rows import CollectedRows
+from .combined_streams import CombinedStreams
 from .data_stream_sink import DataStreamSink, parallelism_behind, sink_of, users_sink_of
-from .partitioned_streams import PartitionedStreams
 
 if TYPE_CHECKING:
     from headrace.engine.connectors.async_sinks import AsyncSink
@@ -76,18 +75,15 @@ if TYPE_CHECKING:
     from headrace.engine.joins.lookup import LookupCache
 
     from ..jobs.notebook_output import LiveOutput
-    from .all_windowed_stream import AllWindowedStream
     from .cached_stream import CachedDataStream
-    from .connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from .environment import StreamExecutionEnvironment
     from .iterative_stream import IterativeStream
-    from .joined_streams import CoGroupedStreams, JoinedStreams
     from .keyed_stream import KeyedStream
+    from .windowed_stream import AllWindowedStream
 
 __all__ = ["DataStream"]
 
 _New = TypeVar("_New")
-_Other = TypeVar("_Other")
 
 _NEEDS_KEY = frozenset(
     ("window", "count_window", "reduce", "sum", "min", "max", "min_by", "max_by", "interval_join", "temporal_join")
@@ -95,7 +91,7 @@ _NEEDS_KEY = frozenset(
 """Methods of a keyed stream that this one does not have."""
 
 
-class DataStream(PartitionedStreams[T1]):
+class DataStream(CombinedStreams[T1]):
     """A stream of records. Made by an environment's sources and by other streams' methods.
 
     Type checkers know of what type the records are (``DataStream[int]``), from collections and generators and by the
@@ -143,7 +139,7 @@ class DataStream(PartitionedStreams[T1]):
 
     # ------------------------------------------------------------------------------------------------------- row by row
 
-    def map(self, func: Callable[[T1], _New] | Maps[T1, _New], output_type: Any = None) -> DataStream[_New]:
+    def map(self, func: MapOf[T1, _New], output_type: Any = None) -> DataStream[_New]:
         """Turn each record into another.
 
         Args:
@@ -153,9 +149,7 @@ class DataStream(PartitionedStreams[T1]):
         operator = MapOperator(func, self._keys_for(func))
         return self._apply("map", func, operator, output_type, infer_output_type(func, "map"))
 
-    def flat_map(
-        self, func: Callable[[T1], Iterable[_New] | None] | FlatMaps[T1, _New], output_type: Any = None
-    ) -> DataStream[_New]:
+    def flat_map(self, func: FlatMapOf[T1, _New], output_type: Any = None) -> DataStream[_New]:
         """Turn each record into any number of others: ``func`` yields or returns an iterable.
 
         Args:
@@ -165,18 +159,14 @@ class DataStream(PartitionedStreams[T1]):
         hinted = infer_output_type(func, "flat_map", many=True)
         return self._apply("flat_map", func, FlatMapOperator(func, self._keys_for(func)), output_type, hinted)
 
-    def filter(self, func: Callable[[T1], bool] | Filters[T1] | Expression) -> DataStream[T1]:
+    def filter(self, func: FilterOf[T1] | Expression) -> DataStream[T1]:
         """Keep the records for which ``func`` is true: a callable, a FilterFunction, or an expression over columns."""
         if isinstance(func, Expression):
             operator = FilterColumns(func, schema_of(self.hinted_type))
             return self.transform("filter", operator, None, repr(func), self.hinted_type)
         return self._same_records("filter", FilterOperator(func, self._keys_for(func)), described("filter", func))
 
-    def process(
-        self,
-        func: Callable[[T1, Any], Iterable[_New | Tagged] | None] | ProcessesElements[T1, _New],
-        output_type: Any = None,
-    ) -> DataStream[_New]:
+    def process(self, func: ProcessOf[T1, _New], output_type: Any = None) -> DataStream[_New]:
         """Run a ProcessFunction: any number of records out, side outputs, access to timestamps.
 
         Args:
@@ -322,62 +312,7 @@ class DataStream(PartitionedStreams[T1]):
             self.transformation.output_schema = self.transformation.output_schema or schema_of(self.hinted_type)
         return self._apply("map_batches", func, operator, output_type, None)
 
-    # -------------------------------------------------------------------------------------------------- several streams
-
-    def union(self, *streams: DataStream[_Other]) -> DataStream[T1 | _Other]:
-        """Unite this stream with others: all their records, in no order between them."""
-        for stream in streams:
-            self._require_combinable("union takes streams", stream)
-        if not streams:
-            message = "union needs at least one other stream"
-            raise ProgramError(message)
-        inputs = (self.transformation, *(stream.transformation for stream in streams))
-        hinted = {stream.hinted_type for stream in (self, *streams)}
-        known = check_union([stream.known_columns for stream in (self, *streams)])
-        union = UnionTransformation(self._environment.new_id(), inputs)
-        return DataStream(self._environment, union, hinted.pop() if len(hinted) == 1 else None, known)
-
-    @overload
-    def connect(self, other: DataStream[_Other]) -> ConnectedStreams[T1, _Other]: ...
-
-    @overload
-    def connect(self, other: BroadcastStream[_Other]) -> BroadcastConnectedStream[T1, _Other]: ...
-
-    def connect(
-        self, other: DataStream[_Other] | BroadcastStream[_Other]
-    ) -> ConnectedStreams[T1, _Other] | BroadcastConnectedStream[T1, _Other]:
-        """Put one operator behind this stream and another, which may be of another type.
-
-        Args:
-            other: A stream, or a broadcast stream made by ``broadcast(descriptor)``, whose records every subtask gets.
-        """
-        from .connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
-
-        if isinstance(other, BroadcastStream):
-            self._require_combinable("connect takes a stream", other.stream)
-            return BroadcastConnectedStream(self, other)
-        self._require_combinable("connect takes a stream or a broadcast stream", other)
-        return ConnectedStreams(self, other)
-
-    def join(self, other: DataStream[_Other]) -> JoinedStreams[T1, _Other]:
-        """Pair the records of both streams that have one key and fall in one window.
-
-        ``a.join(b).where(key of a).equal_to(key of b).window(assigner).apply(function)``.
-        """
-        from .joined_streams import JoinedStreams
-
-        self._require_combinable("join takes a stream", other)
-        return JoinedStreams(self, other)
-
-    def co_group(self, other: DataStream[_Other]) -> CoGroupedStreams[T1, _Other]:
-        """As `join`, but the function gets all records of a key and window at once: those of this stream, the other's.
-
-        So it also learns of records that have no partner: ``co_group`` makes outer joins.
-        """
-        from .joined_streams import CoGroupedStreams
-
-        self._require_combinable("co_group takes a stream", other)
-        return CoGroupedStreams(self, other)
+    # ---------------------------------------------------------------------------------------------- side outputs, loops
 
     @overload
     def get_side_output(self, output_tag: OutputTag[_New]) -> DataStream[_New]: ...
@@ -422,7 +357,7 @@ class DataStream(PartitionedStreams[T1]):
 
     # ----------------------------------------------------------------------------------------------------- partitioning
 
-    def key_by(self, *key: Callable[[T1], Any] | GetsKey[T1] | KeySelector | str | int | Expression) -> KeyedStream[T1]:
+    def key_by(self, *key: KeyOf[T1]) -> KeyedStream[T1]:
         """Partition by key: all records of one key go to one subtask, in which they share state.
 
         Args:
@@ -436,7 +371,7 @@ class DataStream(PartitionedStreams[T1]):
     def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1]:
         """Cut the whole stream into windows, without a key and in one subtask."""
         require_instance("window_all takes a window assigner", WindowAssigner, window_assigner)
-        from .all_windowed_stream import AllWindowedStream
+        from .windowed_stream import AllWindowedStream
 
         return AllWindowedStream(self, window_assigner)
 
@@ -445,7 +380,7 @@ class DataStream(PartitionedStreams[T1]):
         whole("size", size, 1, None)
         if slide is not None:
             whole("slide", slide, 1, None)
-        from .all_windowed_stream import AllWindowedStream
+        from .windowed_stream import AllWindowedStream
 
         return AllWindowedStream(self, CountWindows.of(size, slide))
 
@@ -469,7 +404,7 @@ class DataStream(PartitionedStreams[T1]):
 
     # ------------------------------------------------------------------------------------------------------------- ends
 
-    def sink_to(self, sink: Sink | AsyncSink) -> DataStreamSink:
+    def sink_to(self, sink: Sink[T1] | AsyncSink[T1]) -> DataStreamSink:
         """Write the stream to a sink.
 
         Raises:
@@ -491,10 +426,7 @@ class DataStream(PartitionedStreams[T1]):
     def execute_and_collect(self, job_name: str | None = None, limit: None = None) -> CollectedRows[T1]: ...
 
     @overload
-    def execute_and_collect(self, job_name: str | None = None, *, limit: int) -> list[T1]: ...
-
-    @overload
-    def execute_and_collect(self, job_name: str | None, limit: int) -> list[T1]: ...
+    def execute_and_collect(self, job_name: str | None = None, limit: int = ...) -> list[T1]: ...
 
     def execute_and_collect(
         self, job_name: str | None = None, limit: int | None = None
@@ -617,13 +549,6 @@ class DataStream(PartitionedStreams[T1]):
         )
         self._environment.add_operator(transformation)
         return DataStream(self._environment, transformation, declared or hinted, known_columns)
-
-    def _require_combinable(self, rule: str, other: Any) -> None:
-        """Refuse what is no stream, or one of another environment."""
-        require_instance(rule, DataStream, other)
-        if other._environment is not self._environment:
-            message = "streams of different environments cannot be combined"
-            raise ProgramError(message)
 
     def _partitioned(self, partitioner: Partitioner) -> DataStream[T1]:
         partition = PartitionTransformation(self._environment.new_id(), self.transformation, partitioner)

@@ -18,13 +18,13 @@ from headrace.engine.functions.life import refuse_life
 from headrace.engine.functions.operator import Operator
 from headrace.engine.graph.transformations import OperatorKind, OperatorTransformation
 from headrace.engine.operators.event_time import WatermarkStrategy
+from headrace.state.type_variables import T
 
 from ..arguments.data_types import Types, resolve_type, schema_of
 from ..arguments.known_columns import columns_of_source
 from .environment_settings import EnvironmentSettings
 
 if TYPE_CHECKING:
-    from ..connectors.datagen import GeneratorSource
     from .data_stream import DataStream
     from .environment import StreamExecutionEnvironment
 
@@ -44,31 +44,13 @@ class EnvironmentSources(EnvironmentSettings, ABC):
     def _as_environment(self) -> StreamExecutionEnvironment:
         """The environment itself, which streams know."""
 
-    @overload
     def from_source(
         self,
-        source: GeneratorSource[_Record],
+        source: Source[T],
         watermark_strategy: WatermarkStrategy | None = None,
         source_name: str = "source",
         type_info: Any = None,
-    ) -> DataStream[_Record]: ...
-
-    @overload
-    def from_source(
-        self,
-        source: Source,
-        watermark_strategy: WatermarkStrategy | None = None,
-        source_name: str = "source",
-        type_info: Any = None,
-    ) -> DataStream[Any]: ...
-
-    def from_source(
-        self,
-        source: Source,
-        watermark_strategy: WatermarkStrategy | None = None,
-        source_name: str = "source",
-        type_info: Any = None,
-    ) -> DataStream[Any]:
+    ) -> DataStream[T]:
         """Read a source.
 
         Args:

@@ -23,10 +23,10 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from headrace.engine.errors import ConfigurationError, ProgramError
-from headrace.engine.functions.given import T1
 from headrace.engine.graph.transformations import IterationTransformation, OperatorKind, is_behind
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.task.loop_head import IterationHead
+from headrace.state.type_variables import T1
 
 from ..arguments.checks import require_instance
 from .data_stream import DataStream

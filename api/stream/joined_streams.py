@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar, overload
 
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.cofunctions import FlatJoinFunction
-from headrace.engine.functions.given import T1, T2
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.side_outputs import OutputTag, Tagged
 from headrace.engine.joins.interval import IntervalJoinOperator
@@ -21,10 +20,11 @@ from headrace.engine.joins.temporal import TemporalJoinOperator
 from headrace.engine.joins.window import CoGroupWindowFunction, JoinWindowFunction, WindowCoGroupOperator
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.engine.windows.assigners import WindowAssigner
+from headrace.state.type_variables import T1, T2
 
 from ..arguments.checks import described, key_selector_of, require_instance, tag_id_of
 from ..arguments.data_types import TypeInformation, infer_output_type
-from ..arguments.function_shapes import CoGroups, Joins, ProcessesPairs
+from ..arguments.function_shapes import CoGroupOf, JoinOf, KeyOf, ProcessesPairs
 from .data_stream import DataStream
 from .keyed_stream import KeyedStream
 
@@ -98,9 +98,7 @@ class WindowedJoin(_WindowedPair[T1, T2]):
     def apply(self, function: FlatJoinFunction[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
 
     @overload
-    def apply(
-        self, function: Callable[[T1, T2], _New] | Joins[T1, T2, _New], output_type: Any = None
-    ) -> DataStream[_New]: ...
+    def apply(self, function: JoinOf[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
 
     def apply(self, function: Any, output_type: Any = None) -> DataStream[Any]:
         """Call a function for each pair of records of a key and window.
@@ -117,11 +115,7 @@ class WindowedJoin(_WindowedPair[T1, T2]):
 class WindowedCoGroup(_WindowedPair[T1, T2]):
     """A co-group, to be given a function."""
 
-    def apply(
-        self,
-        function: Callable[[list[T1], list[T2]], Iterable[_New] | None] | CoGroups[_New],
-        output_type: Any = None,
-    ) -> DataStream[_New]:
+    def apply(self, function: CoGroupOf[T1, T2, _New], output_type: Any = None) -> DataStream[_New]:
         """Call a function with all records of a key and window.
 
         Args:
@@ -149,16 +143,16 @@ class EqualTo(Generic[_Pair]):
         return self._kind(self._first, self._second, assigner)
 
 
-class Where(Generic[_Pair]):
+class Where(Generic[_Pair, T2]):
     """Both streams and the first one's key."""
 
-    def __init__(self, first: DataStream[Any], keys: KeySelector, second: DataStream[Any], kind: type[_Pair]) -> None:
+    def __init__(self, first: DataStream, keys: KeySelector, second: DataStream[T2], kind: type[_Pair]) -> None:
         self._first = first
         self._keys = keys
         self._second = second
         self._kind = kind
 
-    def equal_to(self, *key: Any) -> EqualTo[_Pair]:
+    def equal_to(self, *key: KeyOf[T2]) -> EqualTo[_Pair]:
         """Give the second stream's key, as in ``key_by``; its values must be of the first key's type."""
         second = KeyedStream(self._second, key_selector_of("equal_to", key))
         return EqualTo(KeyedStream(self._first, self._keys), second, self._kind)
@@ -171,7 +165,7 @@ class JoinedStreams(Generic[T1, T2]):
         self._first = first
         self._second = second
 
-    def where(self, *key: Any) -> Where[WindowedJoin[T1, T2]]:
+    def where(self, *key: KeyOf[T1]) -> Where[WindowedJoin[T1, T2], T2]:
         """Give the first stream's key, as in ``key_by``."""
         return Where(self._first, key_selector_of("where", key), self._second, WindowedJoin)
 
@@ -183,7 +177,7 @@ class CoGroupedStreams(Generic[T1, T2]):
         self._first = first
         self._second = second
 
-    def where(self, *key: Any) -> Where[WindowedCoGroup[T1, T2]]:
+    def where(self, *key: KeyOf[T1]) -> Where[WindowedCoGroup[T1, T2], T2]:
         """Give the first stream's key, as in ``key_by``."""
         return Where(self._first, key_selector_of("where", key), self._second, WindowedCoGroup)
 
@@ -240,19 +234,19 @@ class IntervalJoined(Generic[T1, T2]):
         self._is_upper_exclusive = True
         return self
 
-    def side_output_left_late_data(self, output_tag: OutputTag | str) -> IntervalJoined[T1, T2]:
+    def side_output_left_late_data(self, output_tag: OutputTag[T1] | str) -> IntervalJoined[T1, T2]:
         """Send left records behind the watermark to a side output instead of dropping them."""
         self._left_late_tag = tag_id_of(output_tag)
         return self
 
-    def side_output_right_late_data(self, output_tag: OutputTag | str) -> IntervalJoined[T1, T2]:
+    def side_output_right_late_data(self, output_tag: OutputTag[T2] | str) -> IntervalJoined[T1, T2]:
         """Send right records behind the watermark to a side output instead of dropping them."""
         self._right_late_tag = tag_id_of(output_tag)
         return self
 
     def process(
         self,
-        process_join_function: (Callable[[T1, T2, Any], Iterable[_New | Tagged] | None] | ProcessesPairs[T1, T2, _New]),
+        process_join_function: Callable[[T1, T2, Any], Iterable[_New | Tagged] | None] | ProcessesPairs[T1, T2, _New],
         output_type: Any = None,
     ) -> DataStream[_New]:
         """Call a function for each pair; what it gives has the later of the pair's event times.
@@ -283,9 +277,9 @@ class IntervalJoined(Generic[T1, T2]):
 
 
 class TemporalJoin(Generic[T1, T2]):
-    """A stream and the versions it is to be joined with. Made by ``temporal_join``."""
+    """A stream and the versions it is to be joined with (or None). Made by ``temporal_join``."""
 
-    def __init__(self, left: KeyedStream[T1], versions: KeyedStream[T2], how: str) -> None:
+    def __init__(self, left: KeyedStream[T1], versions: KeyedStream[Any], how: str) -> None:
         if how not in ("inner", "left"):
             message = f"a temporal join is 'inner' or 'left'; got {how!r}"
             raise ProgramError(message)
@@ -295,7 +289,7 @@ class TemporalJoin(Generic[T1, T2]):
         # Where late left records go; None drops and counts them.
         self._late_tag: str | None = None
 
-    def side_output_late_data(self, output_tag: OutputTag | str) -> TemporalJoin[T1, T2]:
+    def side_output_late_data(self, output_tag: OutputTag[T1] | str) -> TemporalJoin[T1, T2]:
         """Send records whose event time the watermark had passed when they came to a side output, not dropping them.
 
         What was valid at their time may have been forgotten. Late versions are not lost: they are valid for what is
@@ -305,12 +299,10 @@ class TemporalJoin(Generic[T1, T2]):
         return self
 
     @overload
-    def apply(self, function: FlatJoinFunction[T1, Any, _New], output_type: Any = None) -> DataStream[_New]: ...
+    def apply(self, function: FlatJoinFunction[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
 
     @overload
-    def apply(
-        self, function: Callable[[T1, Any], _New] | Joins[T1, Any, _New], output_type: Any = None
-    ) -> DataStream[_New]: ...
+    def apply(self, function: JoinOf[T1, T2, _New], output_type: Any = None) -> DataStream[_New]: ...
 
     def apply(self, function: Any, output_type: Any = None) -> DataStream[Any]:
         """Call a function with each record and its version.

@@ -8,26 +8,25 @@ Source: PyFlink's ``KeyedStream``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.contract import Function
-from headrace.engine.functions.given import T1
 from headrace.engine.functions.keys import KeySelector
-from headrace.engine.functions.side_outputs import Tagged
 from headrace.engine.graph.transformations import PartitionTransformation
 from headrace.engine.operators.exchange import HashPartitioner, Partitioner
 from headrace.engine.operators.field_reducer import FieldReducer
 from headrace.engine.operators.process import KeyedProcessOperator, KeyedReduceOperator
 from headrace.engine.windows.assigners import CountWindows, WindowAssigner
-from headrace.state.keyed.descriptors import ValueStateDescriptor
+from headrace.state.keyed.descriptors import Reduces, ValueStateDescriptor
 from headrace.state.keyed.kinds import StateDescriptor
+from headrace.state.type_variables import T1
 
 from ..arguments.checks import described, field_of, require_instance, whole
 from ..arguments.data_types import infer_output_type
-from ..arguments.function_shapes import ProcessesElements, Reduces
+from ..arguments.function_shapes import ProcessOf
 from ..arguments.known_columns import check_fields
 from .data_stream import DataStream
 from .field_folds import FieldFolds
@@ -62,11 +61,7 @@ class KeyedStream(FieldFolds[DataStream[T1]], DataStream[T1]):
     def _keys_for(self, func: Any) -> KeySelector | None:
         return self.key_selector if isinstance(func, Function) else None
 
-    def process(
-        self,
-        func: Callable[[T1, Any], Iterable[_New | Tagged] | None] | ProcessesElements[T1, _New],
-        output_type: Any = None,
-    ) -> DataStream[_New]:
+    def process(self, func: ProcessOf[T1, _New], output_type: Any = None) -> DataStream[_New]:
         """Run a KeyedProcessFunction, with state and timers of the current key.
 
         Args:
@@ -96,7 +91,15 @@ class KeyedStream(FieldFolds[DataStream[T1]], DataStream[T1]):
         require_instance("interval_join takes a keyed stream", KeyedStream, other)
         return IntervalJoin(self, other)
 
-    def temporal_join(self, versions: KeyedStream[_Other], *, how: str = "inner") -> TemporalJoin[T1, _Other]:
+    @overload
+    def temporal_join(
+        self, versions: KeyedStream[_Other], *, how: Literal["inner"] = "inner"
+    ) -> TemporalJoin[T1, _Other]: ...
+
+    @overload
+    def temporal_join(self, versions: KeyedStream[_Other], *, how: str) -> TemporalJoin[T1, _Other | None]: ...
+
+    def temporal_join(self, versions: KeyedStream[Any], *, how: str = "inner") -> TemporalJoin[T1, Any]:
         """Join each record with the version of its key that was valid at the record's event time ("as of" join).
 
         ``orders.temporal_join(rates).apply(function)``: each record of ``versions`` is valid from its event time until

@@ -9,7 +9,6 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from headrace.engine.errors import ProgramError
-from headrace.engine.functions.given import T1
 from headrace.engine.functions.life import refuse_life
 from headrace.engine.operators.exchange import (
     BroadcastPartitioner,
@@ -22,6 +21,7 @@ from headrace.engine.operators.exchange import (
     ShufflePartitioner,
 )
 from headrace.state.keyed.descriptors import MapStateDescriptor
+from headrace.state.type_variables import T1
 
 from ..arguments.checks import key_selector_of
 from .operator_settings import OperatorSettings

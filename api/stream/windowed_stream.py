@@ -1,6 +1,10 @@
-"""Windows of a keyed stream, and the functions that can be given to them.
+"""Windows of a keyed stream and of one without key, and the functions that can be given to them.
 
-Source: PyFlink's ``WindowedStream``.
+Without a key all records of a window come together in one subtask: such an operator does not scale. Built-in aggregates
+on columns do most of their work before that, at the parallelism of the stream. Functions are those of keyed windows
+without the key.
+
+Source: PyFlink's ``WindowedStream``, ``AllWindowedStream``.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.aggregates.by_row import RowAggregates
 from headrace.engine.functions.aggregates.contract import Aggregate
-from headrace.engine.functions.given import T1
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.functions.operator import Operator
 from headrace.engine.functions.side_outputs import OutputTag, Tagged
+from headrace.engine.graph.transformations import OperatorTransformation, PartitionTransformation
 from headrace.engine.kernel.config import parse_duration_ms
+from headrace.engine.operators.exchange import GlobalPartitioner
 from headrace.engine.operators.field_reducer import FieldReducer
+from headrace.engine.windows.all_windows import OneKey, without_key
 from headrace.engine.windows.assigners import CountWindows, EventTimeSessionWindows, SlidingWindows, WindowAssigner
 from headrace.engine.windows.columnar.sessions import GlobalSessionAggregate, LocalSessionAggregate
 from headrace.engine.windows.columnar.slices import GlobalSliceAggregate, LocalSliceAggregate
@@ -27,10 +33,12 @@ from headrace.engine.windows.placement import has_fast_path
 from headrace.engine.windows.row_functions import ApplyBatchesFunction, ApplyFunction, WindowRow
 from headrace.engine.windows.triggers import Trigger
 from headrace.engine.windows.window_operator import WindowOperator, checked_trigger
+from headrace.state.keyed.descriptors import Aggregates, Reduces
+from headrace.state.type_variables import T1
 
 from ..arguments.checks import described, field_of, require_instance, tag_id_of
 from ..arguments.data_types import TypeInformation, infer_output_type, schema_of
-from ..arguments.function_shapes import Aggregates, AppliesToWindow, ProcessesWindow, Reduces
+from ..arguments.function_shapes import AppliesToAll, AppliesToWindow, ProcessesAll, ProcessesWindow, WithoutKey
 from ..arguments.known_columns import check_fields, columns_behind, columns_used
 from .data_stream import DataStream
 from .field_folds import FieldFolds
@@ -39,13 +47,28 @@ from .keyed_stream import KeyedStream
 if TYPE_CHECKING:
     from .environment import StreamExecutionEnvironment
 
-__all__ = ["WindowedStream"]
+__all__ = ["AllWindowedStream", "WindowedStream"]
 
 _Stream = TypeVar("_Stream", bound="WindowedStream[Any]")
 _New = TypeVar("_New")
 
-_OfWindow: TypeAlias = Callable[..., Iterable[_New | Tagged] | None] | ProcessesWindow[_New] | AppliesToWindow[_New]
-"""A function that is called with a window and what is in it, and in streams with keys the key."""
+_Held = TypeVar("_Held")
+
+_Process: TypeAlias = (
+    Callable[[Any, Any, Iterable[_Held]], Iterable[_New | Tagged] | None]
+    | ProcessesWindow[_Held, _New]
+    | ProcessesAll[_Held, _New]
+    | WithoutKey[_Held, _New]
+)
+"""A function of key, the window's context and what the window holds; in streams without key of the last two."""
+
+_Apply: TypeAlias = (
+    Callable[[Any, Any, Iterable[_Held]], Iterable[_New] | None]
+    | AppliesToWindow[_Held, _New]
+    | AppliesToAll[_Held, _New]
+    | WithoutKey[_Held, _New]
+)
+"""The same with the window itself in place of its context."""
 
 
 class WindowedStream(FieldFolds[DataStream[T1]]):
@@ -128,7 +151,7 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
     def reduce(
         self,
         reduce_function: Callable[[T1, T1], T1] | Reduces[T1],
-        window_function: _OfWindow[_New],
+        window_function: _Process[T1, _New] | _Apply[T1, _New],
         output_type: Any = None,
     ) -> DataStream[_New]: ...
 
@@ -153,7 +176,10 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
 
     @overload
     def aggregate(
-        self, aggregate_function: Aggregates[T1, Any], window_function: _OfWindow[_New], output_type: Any = None
+        self,
+        aggregate_function: Aggregates[T1, _Held],
+        window_function: _Process[_Held, _New] | _Apply[_Held, _New],
+        output_type: Any = None,
     ) -> DataStream[_New]: ...
 
     @overload
@@ -192,11 +218,7 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
             raise ProgramError(message)
         return self._built_in(aggregates, output_type)
 
-    def process(
-        self,
-        process_window_function: Callable[..., Iterable[_New | Tagged] | None] | ProcessesWindow[_New],
-        output_type: Any = None,
-    ) -> DataStream[_New]:
+    def process(self, process_window_function: _Process[T1, _New], output_type: Any = None) -> DataStream[_New]:
         """Keep the records of each window and give them all to a function when it fires.
 
         Args:
@@ -207,11 +229,7 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         function = self._window_function(process_window_function)
         return self._row_path("process", process_window_function, output_type, hinted, process=function)
 
-    def apply(
-        self,
-        window_function: Callable[..., Iterable[_New] | None] | AppliesToWindow[_New],
-        output_type: Any = None,
-    ) -> DataStream[_New]:
+    def apply(self, window_function: _Apply[T1, _New], output_type: Any = None) -> DataStream[_New]:
         """As `process`, with a WindowFunction or a callable of key, window and records."""
         hinted = infer_output_type(window_function, "apply", many=True)
         function = self._applied(window_function)
@@ -326,3 +344,49 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         if isinstance(self._assigner, CountWindows):
             message = f"{what} makes no sense for count windows: they know no time"
             raise ProgramError(message)
+
+
+class AllWindowedStream(WindowedStream[T1]):
+    """The windows of a stream without key, to be given a function. Made by ``window_all`` and ``count_window_all``.
+
+    Where keyed windows take a ProcessWindowFunction or WindowFunction, these take a ProcessAllWindowFunction or
+    AllWindowFunction; callables of `process` take context and records, those of `apply` window and records.
+    """
+
+    def __init__(self, stream: DataStream[T1], assigner: WindowAssigner) -> None:
+        super().__init__(_in_one_place(stream), OneKey(), assigner, stream)
+
+    def _transformed(
+        self,
+        name: str,
+        operator: Operator,
+        output_type: Any,
+        description: str,
+        hinted: TypeInformation | None,
+        *,
+        known_columns: pa.Schema | None = None,
+        behind: DataStream[Any] | None = None,
+    ) -> DataStream[Any]:
+        stream = super()._transformed(
+            name, operator, output_type, description, hinted, known_columns=known_columns, behind=behind
+        )
+        transformation = stream.transformation
+        assert isinstance(transformation, OperatorTransformation)
+        transformation.parallelism = 1
+        transformation.is_parallel = False
+        return stream
+
+    def _partitioned(self, stream: DataStream[Any]) -> DataStream[Any]:
+        return _in_one_place(stream)
+
+    def _window_function(self, window_function: Any) -> Any:
+        return None if window_function is None else without_key(window_function)
+
+    def _applied(self, window_function: Any) -> Any:
+        return without_key(window_function, is_apply=True)
+
+
+def _in_one_place(stream: DataStream[T1]) -> DataStream[T1]:
+    environment = stream.get_execution_environment()
+    partition = PartitionTransformation(environment.new_id(), stream.transformation, GlobalPartitioner())
+    return DataStream(environment, partition, stream.hinted_type, stream.known_columns)

@@ -15,7 +15,9 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Generic
+
+from headrace.state.type_variables import IN
 
 from ..columns.sizes import rows_nbytes
 from ..errors import ConfigurationError, ProgramError
@@ -71,7 +73,7 @@ class AsyncSinkWriter(Function, ABC):
         return rows_nbytes([request_entry])
 
 
-class AsyncSink(ABC):
+class AsyncSink(ABC, Generic[IN]):
     """Writes to a service that takes batches of entries in asynchronous requests. To be derived from.
 
     Bounds are per subtask. What is buffered is in every checkpoint.
@@ -102,7 +104,7 @@ class AsyncSink(ABC):
     def __init__(
         self,
         *,
-        element_converter: Callable[[Any], Any] | None = None,
+        element_converter: Callable[[IN], Any] | None = None,
         max_batch_size: int = 500,
         max_in_flight_requests: int = 50,
         max_buffered_requests: int = 10_000,

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from headrace.state.type_variables import IN, OUT
+
 from ..columns.records import Batch
 from ..errors import ProgramError
 from ..functions.operator import place_of
@@ -263,8 +265,11 @@ class SplitEnumerator(Protocol):
         ...
 
 
-class Source(Protocol):
-    """A description of where records come from; picklable, opened nowhere yet."""
+class Source(Protocol[OUT]):
+    """A description of where records come from; picklable, opened nowhere yet.
+
+    A class that inherits from ``Source[Order]`` says to type checkers what its records are; no method does.
+    """
 
     is_bounded: bool
 
@@ -500,8 +505,8 @@ class Committer(Protocol):
         return
 
 
-class Sink(Protocol):
-    """A description of where records go; picklable.
+class Sink(Protocol[IN]):  # type: ignore[misc]  # no method says what it takes
+    """A description of where records go; picklable. As of `Source`, ``Sink[Order]`` says what records it takes.
 
     With ``create_writer`` alone it is at-least-once; with ``create_committer``, too, it is a `SupportsCommitter`.
     """
@@ -511,7 +516,7 @@ class Sink(Protocol):
         ...
 
 
-class SupportsCommitter(Sink, Protocol):
+class SupportsCommitter(Sink[IN], Protocol):  # type: ignore[misc]  # as of Sink
     """A sink that commits in two phases, and so can be exactly-once.
 
     A sink may say ``subtasks_are_independent = True``: what one subtask's attempt does never concerns another subtask,
@@ -553,7 +558,7 @@ class SupportsOutputPlace(Protocol):
 
 
 @runtime_checkable
-class SupportsCommitProof(SupportsCommitter, Protocol):
+class SupportsCommitProof(SupportsCommitter[IN], Protocol):  # type: ignore[misc]  # as of Sink
     """A sink whose committers are `ProvingCommitter`."""
 
     proves_commits: bool

@@ -18,10 +18,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic
 
+from headrace.state.type_variables import IN, OUT
+
 from ..errors import ConfigurationError
 from ..kernel.config import parse_duration_ms
 from .contract import Function
-from .given import IN, OUT
 
 __all__ = [
     "AsyncFunction",

@@ -27,6 +27,7 @@ from typing import Any
 
 from headrace.state.keyed.contract import BroadcastState, ListStateHandle
 from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
+from headrace.state.type_variables import UK, UV, T
 
 from ..errors import ProgramError, StateAccessError
 from .operator import OperatorContext
@@ -80,7 +81,7 @@ class OperatorStateStore:
         self._context = context
         self._prefix = prefix
 
-    def get_list_state(self, descriptor: ListStateDescriptor) -> ListStateHandle:
+    def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListStateHandle[T]:
         """Return a list whose elements are dealt out over the subtasks when their number changes.
 
         Raises:
@@ -90,7 +91,7 @@ class OperatorStateStore:
         name = self._checked(descriptor)
         return self._context.operator_state.list_state(name, descriptor.value_type)
 
-    def get_union_list_state(self, descriptor: ListStateDescriptor) -> ListStateHandle:
+    def get_union_list_state(self, descriptor: ListStateDescriptor[T]) -> ListStateHandle[T]:
         """Return a list that every subtask receives in full on restore; else as `get_list_state`.
 
         Each subtask must keep what is its own only, else the list grows with every restore.
@@ -98,7 +99,7 @@ class OperatorStateStore:
         name = self._checked(descriptor)
         return self._context.operator_state.union_list_state(name, descriptor.value_type)
 
-    def get_broadcast_state(self, map_descriptor: MapStateDescriptor) -> BroadcastState:
+    def get_broadcast_state(self, map_descriptor: MapStateDescriptor[UK, UV]) -> BroadcastState[UK, UV]:
         """Return a map of which every subtask holds an equal copy; else as `get_list_state`."""
         if self._prefix:
             map_descriptor = copy.copy(map_descriptor)

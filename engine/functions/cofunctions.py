@@ -21,10 +21,10 @@ from typing import Any, Generic, Protocol
 from headrace.state.keyed.contract import BroadcastState
 from headrace.state.keyed.descriptors import MapStateDescriptor
 from headrace.state.keyed.kinds import StateDescriptor
+from headrace.state.type_variables import IN1, IN2, KEY, OUT, UK, UV, T
 
 from ..errors import ProgramError, StateAccessError
 from .contract import Function, KeyedProcessFunction, ProcessFunction
-from .given import IN1, IN2, KEY, OUT
 from .life import refuse_life
 from .side_outputs import OutputTag, Tagged
 from .user_function import UserFunction, refuse_hidden
@@ -112,23 +112,23 @@ class KeyedCoProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
 # ------------------------------------------------------------------------------------------------------ broadcast state
 
 
-class ReadOnlyBroadcastState:
+class ReadOnlyBroadcastState(Generic[UK, UV]):
     """Broadcast state as it is seen where it must not be changed."""
 
     __slots__ = ("_name", "_state", "contains", "get", "is_empty", "items", "keys", "values")
 
-    def __init__(self, state: BroadcastState, name: str) -> None:
+    def __init__(self, state: BroadcastState[UK, UV], name: str) -> None:
         self._state = state
         self._name = name
         # The reading half of `headrace.state.keyed.contract.BroadcastState`, bound once: it is asked for every record.
-        self.get: Callable[[Any], Any] = state.get
-        self.contains: Callable[[Any], bool] = state.contains
-        self.keys: Callable[[], Iterator[Any]] = state.keys
-        self.values: Callable[[], Iterator[Any]] = state.values
-        self.items: Callable[[], Iterator[tuple[Any, Any]]] = state.items
+        self.get: Callable[[UK], UV | None] = state.get
+        self.contains: Callable[[UK], bool] = state.contains
+        self.keys: Callable[[], Iterator[UK]] = state.keys
+        self.values: Callable[[], Iterator[UV]] = state.values
+        self.items: Callable[[], Iterator[tuple[UK, UV]]] = state.items
         self.is_empty: Callable[[], bool] = state.is_empty
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: UK) -> bool:
         return self.contains(key)
 
     def put(self, _key: Any, _value: Any) -> None:
@@ -166,7 +166,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
             """Return how far event time is, epoch milliseconds."""
             ...
 
-        def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+        def get_broadcast_state(self, descriptor: MapStateDescriptor[UK, UV]) -> ReadOnlyBroadcastState[UK, UV]:
             """Return the broadcast state, to read."""
             ...
 
@@ -177,7 +177,7 @@ class BroadcastProcessFunction(Function, ABC, Generic[IN1, IN2, OUT]):
             """Return how far event time is, epoch milliseconds."""
             ...
 
-        def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        def get_broadcast_state(self, descriptor: MapStateDescriptor[UK, UV]) -> BroadcastState[UK, UV]:
             """Return the broadcast state, to read and write."""
             ...
 
@@ -212,7 +212,7 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[KEY, IN1, IN2, OUT]):
             """Return how far event time is, epoch milliseconds."""
             ...
 
-        def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+        def get_broadcast_state(self, descriptor: MapStateDescriptor[UK, UV]) -> ReadOnlyBroadcastState[UK, UV]:
             """Return the broadcast state, to read."""
             ...
 
@@ -307,7 +307,7 @@ class ProcessJoinFunction(Function, ABC, Generic[IN1, IN2, OUT]):
             """Return the key of both."""
             ...
 
-        def output(self, tag: OutputTag, value: Any) -> None:
+        def output(self, tag: OutputTag[T], value: T) -> None:
             """Emit to a side output, with the results' event time."""
             ...
 

@@ -16,8 +16,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
+from headrace.state.type_variables import ACC, IN, KEY, OUT, T, W
+
 from ..errors import ProgramError
-from .given import ACC, IN, KEY, OUT, T, W
 from .side_outputs import OutputTag, Tagged
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class ProcessFunction(Function, ABC, Generic[IN, OUT]):
             """Return the clock's reading, epoch milliseconds."""
             ...
 
-        def output(self, tag: OutputTag, value: Any) -> None:
+        def output(self, tag: OutputTag[T], value: T) -> None:
             """Emit to a side output, with the record's event time."""
             ...
 
@@ -153,7 +154,7 @@ class KeyedProcessFunction(Function, ABC, Generic[KEY, IN, OUT]):
             """Return the key's timers and the two clocks."""
             ...
 
-        def output(self, tag: OutputTag, value: Any) -> None:
+        def output(self, tag: OutputTag[T], value: T) -> None:
             """Emit to a side output."""
             ...
 
@@ -214,7 +215,7 @@ class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
             """Return the way to the state of the key in this window, for windows that do not merge."""
             ...
 
-        def output(self, tag: OutputTag, value: Any) -> None:
+        def output(self, tag: OutputTag[T], value: T) -> None:
             """Emit to a side output, with the time of the window."""
             ...
 

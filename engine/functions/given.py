@@ -1,45 +1,17 @@
-"""What functions take and give: type variables for type checkers, and what they give back, any number of records in
-whatever form, or batches of them.
-
-A type that is not named is any type; when a program runs the variables mean nothing.
-
-Source: the type parameters of PyFlink's and Flink's functions, by their names.
-"""
+"""What functions give back: any number of records in whatever form, or batches of them."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from ..errors import TypeMismatchError
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # type checkers know it, and defaults, on every Python
-
-    ACC = TypeVar("ACC", default=Any)
-    IN = TypeVar("IN", contravariant=True, default=Any)
-    IN1 = TypeVar("IN1", contravariant=True, default=Any)
-    IN2 = TypeVar("IN2", contravariant=True, default=Any)
-    KEY = TypeVar("KEY", contravariant=True, default=Any)
-    OUT = TypeVar("OUT", covariant=True, default=Any)
-    T = TypeVar("T", default=Any)
-    T1 = TypeVar("T1", covariant=True, default=Any)
-    T2 = TypeVar("T2", covariant=True, default=Any)
-    W = TypeVar("W", contravariant=True, default=Any)
-else:
-    from typing import TypeVar
-
-    ACC, IN, IN1, IN2, KEY = map(TypeVar, ("ACC", "IN", "IN1", "IN2", "KEY"))
-    OUT, T, T1, T2, W = map(TypeVar, ("OUT", "T", "T1", "T2", "W"))
-
-__all__ = [
-    "ACC", "CONTAINERS", "IN", "IN1", "IN2", "KEY", "OUT", "T1", "T2", "T", "W", "are_records", "record_batches_of",
-    "records_of",
-]  # fmt: skip
+__all__ = ["CONTAINERS", "are_records", "record_batches_of", "records_of"]
 
 CONTAINERS = frozenset((list, tuple, set, frozenset, deque, range, GeneratorType, map, filter, zip))
 """Types that are iterated as they are; `records_of` must look at what a function gives of any other type."""

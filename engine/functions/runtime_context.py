@@ -21,6 +21,7 @@ from headrace.state.keyed.descriptors import (
     ValueStateDescriptor,
 )
 from headrace.state.keyed.kinds import StateDescriptor
+from headrace.state.type_variables import IN, OUT, UK, UV, T
 
 from ..errors import ProgramError, StateAccessError
 from ..kernel.metrics import MetricGroup
@@ -173,34 +174,34 @@ class RuntimeContext:
         """
         return self._state_of_key(descriptor, StateDescriptor)
 
-    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Return the handle of a keyed value; else as `get_partitioned_state`.
 
         Raises:
             StateAccessError: If the stream is not keyed.
             ProgramError: If the descriptor is one of another kind of state.
         """
-        handle: ValueState = self._state_of_key(descriptor, ValueStateDescriptor)
+        handle: ValueState[T] = self._state_of_key(descriptor, ValueStateDescriptor)
         return handle
 
-    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+    def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """Return the handle of a keyed list; else as `get_state`."""
-        handle: ListState = self._state_of_key(descriptor, ListStateDescriptor)
+        handle: ListState[T] = self._state_of_key(descriptor, ListStateDescriptor)
         return handle
 
-    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
+    def get_map_state(self, descriptor: MapStateDescriptor[UK, UV]) -> MapState[UK, UV]:
         """Return the handle of a keyed map; else as `get_state`."""
-        handle: MapState = self._state_of_key(descriptor, MapStateDescriptor)
+        handle: MapState[UK, UV] = self._state_of_key(descriptor, MapStateDescriptor)
         return handle
 
-    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
         """Return the handle of a keyed value that combines what is added to it; else as `get_state`."""
-        handle: ReducingState = self._state_of_key(descriptor, ReducingStateDescriptor)
+        handle: ReducingState[T] = self._state_of_key(descriptor, ReducingStateDescriptor)
         return handle
 
-    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[IN, OUT]) -> AggregatingState[IN, OUT]:
         """Return the handle of a keyed accumulator; else as `get_state`."""
-        handle: AggregatingState = self._state_of_key(descriptor, AggregatingStateDescriptor)
+        handle: AggregatingState[IN, OUT] = self._state_of_key(descriptor, AggregatingStateDescriptor)
         return handle
 
     def _state_of_key(self, descriptor: Any, kind: type[StateDescriptor]) -> Any:

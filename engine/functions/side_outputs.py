@@ -7,19 +7,21 @@ from typing import Any, Generic, TypeAlias
 
 import numpy as np
 
+from headrace.state.type_variables import Declared, T
+
 from ..columns.records import MIN_TIMESTAMP, Batch, Timestamps, times_or_none
 from ..errors import ProgramError, TypeMismatchError
-from .given import OUT, records_of
+from .given import records_of
 from .isolation import ATOMS
 from .operator import Output
 
 __all__ = ["OutputTag", "SideOutputs", "Tagged", "timed_batch"]
 
 
-class OutputTag(Generic[OUT]):
+class OutputTag(Generic[T]):
     """Names a side output. Two tags of one name are the same output.
 
-    What its records are may be said to type checkers: ``late: OutputTag[int] = OutputTag("late")``.
+    What its records are may be said to type checkers, by a Python type: ``OutputTag("late", int)``.
 
     Args:
         tag_id: The name; not empty.
@@ -28,7 +30,7 @@ class OutputTag(Generic[OUT]):
 
     __slots__ = ("tag_id", "type_info")
 
-    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+    def __init__(self, tag_id: str, type_info: type[T] | Declared = None) -> None:
         if not isinstance(tag_id, str) or not tag_id:
             message = f"the name of a side output must be a text that is not empty; got {tag_id!r}"
             raise ProgramError(message)

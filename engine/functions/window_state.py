@@ -17,7 +17,20 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.state.keyed.contract import KeyedStateBackend, Namespace
+from headrace.state.keyed.descriptors import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
 from headrace.state.keyed.kinds import StateDescriptor, is_state_kind
+from headrace.state.type_variables import IN, OUT, UK, UV, T
 
 from ..errors import ProgramError
 
@@ -60,23 +73,23 @@ class WindowState:
             raise ProgramError(message)
         return replace(descriptor, name=f"{self._owner}.{descriptor.name}")
 
-    def get_state(self, descriptor: Any) -> Any:
+    def get_state(self, descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
         """Return the handle of a value."""
         return self.handle(descriptor)
 
-    def get_list_state(self, descriptor: Any) -> Any:
+    def get_list_state(self, descriptor: ListStateDescriptor[T]) -> ListState[T]:
         """Return the handle of a list."""
         return self.handle(descriptor)
 
-    def get_map_state(self, descriptor: Any) -> Any:
+    def get_map_state(self, descriptor: MapStateDescriptor[UK, UV]) -> MapState[UK, UV]:
         """Return the handle of a map."""
         return self.handle(descriptor)
 
-    def get_reducing_state(self, descriptor: Any) -> Any:
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
         """Return the handle of a value that combines what is added to it."""
         return self.handle(descriptor)
 
-    def get_aggregating_state(self, descriptor: Any) -> Any:
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[IN, OUT]) -> AggregatingState[IN, OUT]:
         """Return the handle of an accumulator."""
         return self.handle(descriptor)
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Generic
+
+from headrace.state.type_variables import IN, IN1, IN2, OUT
 
 from ..functions.contract import Function
 
@@ -22,38 +24,38 @@ __all__ = [
 ]
 
 
-class MapPartitionFunction(Function, ABC):
+class MapPartitionFunction(Function, ABC, Generic[IN, OUT]):
     """A whole partition in, any number of records out."""
 
     @abstractmethod
-    def map_partition(self, values: Iterator[Any]) -> Iterable[Any] | None:
+    def map_partition(self, values: Iterator[IN]) -> Iterable[OUT] | None:
         """Yield or return records; ``values`` can be gone through once."""
 
 
-class GroupReduceFunction(Function, ABC):
+class GroupReduceFunction(Function, ABC, Generic[IN, OUT]):
     """All records of a group in, any number of records out."""
 
     @abstractmethod
-    def reduce(self, values: Iterator[Any]) -> Iterable[Any] | None:
+    def reduce(self, values: Iterator[IN]) -> Iterable[OUT] | None:
         """Yield or return records; ``values`` can be gone through once."""
 
 
-class GroupCombineFunction(Function, ABC):
+class GroupCombineFunction(Function, ABC, Generic[IN, OUT]):
     """Makes fewer records of some records of a group, before they are sent to where the group is reduced.
 
     A GroupReduceFunction that is also one of these is used so by the optimiser.
     """
 
     @abstractmethod
-    def combine(self, values: Iterator[Any]) -> Iterable[Any] | None:
+    def combine(self, values: Iterator[IN]) -> Iterable[OUT] | None:
         """Yield or return records; in front of a ``reduce`` of the same kind as ``values``."""
 
 
-class CrossFunction(Function, ABC):
+class CrossFunction(Function, ABC, Generic[IN1, IN2, OUT]):
     """Makes one record of two."""
 
     @abstractmethod
-    def cross(self, first: Any, second: Any) -> Any:
+    def cross(self, first: IN1, second: IN2) -> OUT:
         """Return the record of a pair."""
 
 

@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeAlias
 
+from headrace.state.type_variables import IN, OUT, W
+
 from ..columns.records import Batch
 from ..functions.contract import Function, ProcessWindowFunction, WindowFunction
-from ..functions.given import IN, OUT, W
 from ..functions.keys import KeySelector
 from ..functions.side_outputs import Tagged
 from ..functions.user_function import FunctionWrapper, UserFunction

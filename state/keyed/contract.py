@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from ..checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
 from ..keys.key_groups import KeyGroupRange
+from ..type_variables import UK, UV, T
 from .descriptors import MapStateDescriptor
 from .kinds import StateDescriptor
 
@@ -260,22 +261,22 @@ class KeyedStateBackend(Protocol):
         ...
 
 
-class ListStateHandle(Protocol):
+class ListStateHandle(Protocol[T]):
     """Operator state: a list of values that belong to the subtask, not to a key."""
 
-    def get(self) -> list[Any]:
+    def get(self) -> list[T]:
         """Return the values; after a restore, this subtask's share (``list``) or all (``union``)."""
         ...
 
-    def update(self, values: Iterable[Any]) -> None:
+    def update(self, values: Iterable[T]) -> None:
         """Replace the values."""
         ...
 
-    def add(self, value: Any) -> None:
+    def add(self, value: T) -> None:
         """Append one value."""
         ...
 
-    def add_all(self, values: Iterable[Any]) -> None:
+    def add_all(self, values: Iterable[T]) -> None:
         """Append several values."""
         ...
 
@@ -284,42 +285,42 @@ class ListStateHandle(Protocol):
         ...
 
 
-class BroadcastState(Protocol):
+class BroadcastState(Protocol[UK, UV]):
     """Operator state: a map of which every subtask holds an equal copy.
 
     Contract: all subtasks make the same changes in the same order (*trusted*): an operator changes it on account
     of broadcast records only, and by nothing that differs between subtasks.
     """
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: UK) -> UV | None:
         """Return the value at ``key``, or None."""
         ...
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: UK, value: UV) -> None:
         """Set one entry."""
         ...
 
-    def put_all(self, entries: Mapping[Any, Any]) -> None:
+    def put_all(self, entries: Mapping[UK, UV]) -> None:
         """Set several entries."""
         ...
 
-    def remove(self, key: Any) -> None:
+    def remove(self, key: UK) -> None:
         """Forget one entry, if it is there."""
         ...
 
-    def contains(self, key: Any) -> bool:
+    def contains(self, key: UK) -> bool:
         """Return whether there is an entry at ``key``."""
         ...
 
-    def keys(self) -> Iterator[Any]:
+    def keys(self) -> Iterator[UK]:
         """Return the keys, as of now, in whatever order the backend keeps them."""
         ...
 
-    def values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[UV]:
         """Return the values, as of now, in whatever order the backend keeps them."""
         ...
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
+    def items(self) -> Iterator[tuple[UK, UV]]:
         """Return the entries, as of now, in whatever order the backend keeps them."""
         ...
 
@@ -348,7 +349,7 @@ class OperatorStateBackend(Protocol):
         """State that every subtask receives in full on restore; else as `list_state`."""
         ...
 
-    def broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+    def broadcast_state(self, descriptor: MapStateDescriptor[UK, UV]) -> BroadcastState[UK, UV]:
         """Return a map of which every subtask holds an equal copy. Every subtask writes its copy into a snapshot; on
         restore subtask i reads copy i modulo their number.
         """

@@ -7,7 +7,8 @@ key only: no handle ever takes a key, so that a function cannot reach state that
 What a kind is, and how everything else deals with it, says `headrace.state.keyed.kinds`.
 
 The declared types are what checkpoints keep and restores compare (`headrace.state.keyed.evolution`); values are not
-checked on every write. Instances of declared dataclasses and NamedTuples are stored by field.
+checked on every write. Instances of declared dataclasses and NamedTuples are stored by field. A Python type that is
+declared is known to type checkers, too: ``ListStateDescriptor("items", str)`` is the way to a ``ListState[str]``.
 
 Source: Flink's ``StateDescriptor`` and its subclasses, PyFlink's names.
 """
@@ -16,30 +17,70 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, TypedDict, TypeVar, overload
 
 from ..errors import ProgramError
+from ..type_variables import IN, OUT, UK, UV, Declared, T
 from .kinds import ABSENT, StateDescriptor, ValueCell, state_kind
 from .layouts import ELEMENTS, ENTRIES, Layout, Merge
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = [
+    "Aggregates",
     "AggregatingState",
     "AggregatingStateDescriptor",
     "ListState",
     "ListStateDescriptor",
     "MapState",
     "MapStateDescriptor",
+    "Reduces",
     "ReducingState",
     "ReducingStateDescriptor",
     "ValueState",
     "ValueStateDescriptor",
 ]
 
+_Value = TypeVar("_Value")
+
+
+class _Settings(TypedDict, total=False):
+    """What every kind of state may be given by name, for type checkers; see `StateDescriptor`."""
+
+    ttl: Any
+    renamed_fields: Mapping[str, str] | None
+    queryable: str | None
+
+
+# ------------------------------------------------------------------------------------------------ functions that fold
+
+
+class Reduces(Protocol[T]):
+    """A ReduceFunction, as type checkers know it: by its method."""
+
+    def reduce(self, value1: T, value2: T, /) -> T: ...
+
+
+class Aggregates(Protocol[IN, OUT]):
+    """An AggregateFunction; of what kind its accumulators are is its own affair."""
+
+    def create_accumulator(self) -> Any: ...
+
+    def add(self, value: IN, accumulator: Any, /) -> Any: ...
+
+    def get_result(self, accumulator: Any, /) -> OUT: ...
+
+
+# -------------------------------------------------------------------------------------------------------- descriptors
+
 
 @state_kind
 @dataclass(frozen=True)
-class ValueStateDescriptor(StateDescriptor):
+class ValueStateDescriptor(StateDescriptor, Generic[T]):
     """One value per key.
+
+    To type checkers ``ValueStateDescriptor("total", int)`` is of ``int | None``, with a ``default`` it is of ``int``.
 
     Attributes:
         default: What ``value()`` gives for a key without a value. A mutable default is copied for each use.
@@ -49,6 +90,29 @@ class ValueStateDescriptor(StateDescriptor):
     keeps_streams: ClassVar[bool] = True
 
     default: Any = None
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: ValueStateDescriptor[_Value | None], name: str, value_type: type[_Value], **more: Unpack[_Settings]
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: ValueStateDescriptor[_Value],
+            name: str,
+            value_type: type[_Value] | Declared,
+            default: _Value,
+            **more: Unpack[_Settings],
+        ) -> None: ...
+
+        @overload
+        def __init__(
+            self: ValueStateDescriptor[Any], name: str, value_type: Declared = None, **more: Unpack[_Settings]
+        ) -> None: ...
+
+        def __init__(self, *arguments: Any, **named: Any) -> None: ...
 
     def keep(self, handle: ValueState, record: Any) -> None:
         """Keep the newest record."""
@@ -62,12 +126,14 @@ class ValueStateDescriptor(StateDescriptor):
 
 @state_kind
 @dataclass(frozen=True)
-class ListStateDescriptor(StateDescriptor):
+class ListStateDescriptor(StateDescriptor, Generic[T]):
     """A list of values per key; ``value_type`` is that of the elements."""
 
     kind: ClassVar[str] = "list"
     keeps_streams: ClassVar[bool] = True
     layout: ClassVar[Layout] = ELEMENTS
+
+    value_type: type[T] | Declared = None
 
     def keep(self, handle: ListState, record: Any) -> None:
         """Keep all records."""
@@ -80,7 +146,7 @@ class ListStateDescriptor(StateDescriptor):
 
 @state_kind
 @dataclass(frozen=True, init=False)
-class MapStateDescriptor(StateDescriptor):
+class MapStateDescriptor(StateDescriptor, Generic[UK, UV]):
     """A map per key; ``value_type`` is that of its values, ``key_type`` that of its keys. Also broadcast state."""
 
     kind: ClassVar[str] = "map"
@@ -91,8 +157,8 @@ class MapStateDescriptor(StateDescriptor):
     def __init__(
         self,
         name: str,
-        key_type: Any = None,
-        value_type: Any = None,
+        key_type: type[UK] | Declared = None,
+        value_type: type[UV] | Declared = None,
         *,
         ttl: Any = None,
         renamed_fields: Mapping[str, str] | None = None,
@@ -115,7 +181,7 @@ class MapStateDescriptor(StateDescriptor):
 
 @state_kind
 @dataclass(frozen=True, init=False)
-class ReducingStateDescriptor(StateDescriptor):
+class ReducingStateDescriptor(StateDescriptor, Generic[T]):
     """One value per key, into which added values are folded.
 
     Attributes:
@@ -131,8 +197,8 @@ class ReducingStateDescriptor(StateDescriptor):
     def __init__(
         self,
         name: str,
-        reduce_function: Any = None,
-        value_type: Any = None,
+        reduce_function: Callable[[T, T], T] | Reduces[T] | None = None,
+        value_type: type[T] | Declared = None,
         *,
         ttl: Any = None,
         renamed_fields: Mapping[str, str] | None = None,
@@ -183,7 +249,7 @@ class ReducingStateDescriptor(StateDescriptor):
 
 @state_kind
 @dataclass(frozen=True, init=False)
-class AggregatingStateDescriptor(StateDescriptor):
+class AggregatingStateDescriptor(StateDescriptor, Generic[IN, OUT]):
     """One accumulator per key; ``value_type`` is the accumulator's.
 
     Attributes:
@@ -199,7 +265,7 @@ class AggregatingStateDescriptor(StateDescriptor):
     def __init__(
         self,
         name: str,
-        aggregate_function: Any = None,
+        aggregate_function: Aggregates[IN, OUT] | None = None,
         value_type: Any = None,
         *,
         ttl: Any = None,
@@ -253,18 +319,18 @@ def _never_meet(held: Any, added: Any) -> NoReturn:
 # ---------------------------------------------------------------------------------------------- what functions hold
 
 
-class ValueState(Protocol):
+class ValueState(Protocol[T]):
     """One value for the current key.
 
     Contract: every method raises StateAccessError outside of a keyed call (*asserted*). A value that was changed in
     place must be handed back by ``update`` (*trusted*).
     """
 
-    def value(self) -> Any:
+    def value(self) -> T:
         """The current key's value, or the default."""
         ...
 
-    def update(self, value: Any) -> None:
+    def update(self, value: T) -> None:
         """Set the current key's value."""
         ...
 
@@ -273,22 +339,22 @@ class ValueState(Protocol):
         ...
 
 
-class ListState(Protocol):
+class ListState(Protocol[T]):
     """A list for the current key. Contract as `ValueState`."""
 
-    def get(self) -> list[Any]:
+    def get(self) -> list[T]:
         """The elements, oldest first; a copy."""
         ...
 
-    def add(self, value: Any) -> None:
+    def add(self, value: T) -> None:
         """Append one element."""
         ...
 
-    def add_all(self, values: Iterable[Any]) -> None:
+    def add_all(self, values: Iterable[T]) -> None:
         """Append several elements."""
         ...
 
-    def update(self, values: Iterable[Any]) -> None:
+    def update(self, values: Iterable[T]) -> None:
         """Replace all elements."""
         ...
 
@@ -297,41 +363,41 @@ class ListState(Protocol):
         ...
 
 
-class MapState(Protocol):
+class MapState(Protocol[UK, UV]):
     """A map for the current key. Contract as `ValueState`.
 
     What iterates does so over the entries as they were when it was asked for: entries may be put and removed meanwhile.
     """
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: UK) -> UV | None:
         """The value at ``key``, or None."""
         ...
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: UK, value: UV) -> None:
         """Set one entry."""
         ...
 
-    def put_all(self, entries: Mapping[Any, Any]) -> None:
+    def put_all(self, entries: Mapping[UK, UV]) -> None:
         """Set several entries."""
         ...
 
-    def remove(self, key: Any) -> None:
+    def remove(self, key: UK) -> None:
         """Forget one entry, if it is there."""
         ...
 
-    def contains(self, key: Any) -> bool:
+    def contains(self, key: UK) -> bool:
         """Whether there is an entry at ``key``."""
         ...
 
-    def keys(self) -> Iterator[Any]:
+    def keys(self) -> Iterator[UK]:
         """The keys, as of now, in no order that may be relied on."""
         ...
 
-    def values(self) -> Iterator[Any]:
+    def values(self) -> Iterator[UV]:
         """The values, as of now, in no order that may be relied on."""
         ...
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
+    def items(self) -> Iterator[tuple[UK, UV]]:
         """The entries, as of now, in no order that may be relied on."""
         ...
 
@@ -344,7 +410,7 @@ class MapState(Protocol):
         ...
 
 
-class ReducingState:
+class ReducingState(Generic[T]):
     """A folded value for the current key. Contract as `ValueState`.
 
     Args:
@@ -354,16 +420,16 @@ class ReducingState:
 
     __slots__ = ("_cell", "_reduce")
 
-    def __init__(self, cell: ValueCell, reduce: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, cell: ValueCell, reduce: Callable[[T, T], T]) -> None:
         self._cell = cell
         self._reduce = reduce
 
-    def get(self) -> Any:
+    def get(self) -> T | None:
         """The folded value, or None before the first ``add``."""
         value = self._cell.value()
         return None if value is ABSENT else value
 
-    def add(self, value: Any) -> None:
+    def add(self, value: T) -> None:
         """Fold one value in."""
         self._cell.fold(self._folded, value)
 
@@ -375,7 +441,7 @@ class ReducingState:
         self._cell.clear()
 
 
-class AggregatingState:
+class AggregatingState(Generic[IN, OUT]):
     """An aggregate for the current key; the accumulator is the state. Contract as `ValueState`.
 
     Args:
@@ -385,16 +451,16 @@ class AggregatingState:
 
     __slots__ = ("_cell", "_function")
 
-    def __init__(self, cell: ValueCell, function: Any) -> None:
+    def __init__(self, cell: ValueCell, function: Aggregates[IN, OUT]) -> None:
         self._cell = cell
         self._function = function
 
-    def get(self) -> Any:
+    def get(self) -> OUT | None:
         """The aggregate's result, or None before the first ``add``."""
         accumulator = self._cell.value()
         return None if accumulator is ABSENT else self._function.get_result(accumulator)
 
-    def add(self, value: Any) -> None:
+    def add(self, value: IN) -> None:
         """Add one value to the accumulator."""
         self._cell.fold(self._added, value)
 

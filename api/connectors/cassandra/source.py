@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.engine.connectors.contract import (
     Discovery,
     EnumeratorContext,
+    Source,
     SourceReader,
     Split,
     SplitEnumerator,
@@ -31,7 +32,7 @@ from .reader import LEAST_TOKEN, MOST_TOKEN, Scan, TableReader
 __all__ = ["CassandraSource"]
 
 
-class CassandraSource:
+class CassandraSource(Source[dict[str, Any]]):
     """Reads the rows of a table, each once. The records have no event times.
 
     Args:

@@ -32,6 +32,7 @@ from headrace.engine.connectors.contract import (
     EnumeratorContext,
     Polled,
     ReaderContext,
+    Source,
     SourceReader,
     Split,
     SplitEnumerator,
@@ -40,6 +41,7 @@ from headrace.engine.connectors.contract import (
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.engine.kernel.config import parse_duration_ms
 from headrace.state.files.filesystem import FileSystem, store_of
+from headrace.state.type_variables import OUT
 
 from ...arguments.data_types import Types
 from ...arguments.data_types import schema_of as type_schema
@@ -62,7 +64,7 @@ from .splits import OpenSplit, TextSplit, columns_in_files
 __all__ = ["FileSink", "FileSource"]
 
 
-class FileSource:
+class FileSource(Source[OUT]):
     """Reads files. Made by `parquet`, `orc`, `avro`, `csv`, `json_lines`, `text` or `sequence_file`.
 
     Common arguments of all:
@@ -82,9 +84,8 @@ class FileSource:
         self._settings = settings
         self.is_bounded = settings.follow_ms is None
 
-    @classmethod
+    @staticmethod
     def parquet(
-        cls,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         columns: Sequence[str] | None = None,
         *,
@@ -93,7 +94,7 @@ class FileSource:
         split_bytes: int | None = None,
         folders: pa.Schema | Mapping[str, Any] | None = None,
         int96_unit: str | None = None,
-    ) -> FileSource:
+    ) -> FileSource[dict[str, Any]]:
         """Read Parquet files, in splits of neighbouring row groups that hold at least ``split_bytes`` uncompressed.
 
         By default these are 32 MiB, or less where each reader would have too few splits.
@@ -115,7 +116,7 @@ class FileSource:
             message = f"int96_unit must be 's', 'ms', 'us' or 'ns'; got {int96_unit!r}"
             raise ConfigurationError(message)
         chosen = None if columns is None else tuple(columns)
-        return cls(
+        return FileSource(
             FileSettings(
                 "parquet", _locations(path), recursive, _follow_ms(follow),
                 0 if split_bytes is None else _positive(split_bytes), columns=chosen, int96_unit=int96_unit,
@@ -123,9 +124,8 @@ class FileSource:
             )
         )  # fmt: skip
 
-    @classmethod
+    @staticmethod
     def orc(
-        cls,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         columns: Sequence[str] | None = None,
         *,
@@ -133,7 +133,7 @@ class FileSource:
         follow: object = None,
         split_bytes: int = 16 << 20,
         folders: pa.Schema | Mapping[str, Any] | None = None,
-    ) -> FileSource:
+    ) -> FileSource[dict[str, Any]]:
         """Read ORC files, in splits of neighbouring stripes that have about ``split_bytes``, compressed.
 
         A stripe is decoded as a whole. Times have nanoseconds.
@@ -149,16 +149,15 @@ class FileSource:
         Raises:
             ConfigurationError: If an argument has an illegal value.
         """
-        return cls(
+        return FileSource(
             FileSettings(
                 "orc", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
                 columns=None if columns is None else tuple(columns), folders=schema_of(folders),
             )
         )  # fmt: skip
 
-    @classmethod
+    @staticmethod
     def avro(
-        cls,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         columns: Sequence[str] | None = None,
         *,
@@ -166,7 +165,7 @@ class FileSource:
         follow: object = None,
         split_bytes: int = 16 << 20,
         folders: pa.Schema | Mapping[str, Any] | None = None,
-    ) -> FileSource:
+    ) -> FileSource[dict[str, Any]]:
         """Read container files of Avro. Large files are read in parallel, from their syncs on.
 
         The fields of their records are columns, each in the type that the file says: a union with null may be null,
@@ -185,16 +184,15 @@ class FileSource:
             ConfigurationError: If an argument has an illegal value, or ``fastavro`` is not installed.
         """
         avro_library()
-        return cls(
+        return FileSource(
             FileSettings(
                 "avro", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes), is_splittable=True,
                 columns=None if columns is None else tuple(columns), folders=schema_of(folders),
             )
         )  # fmt: skip
 
-    @classmethod
+    @staticmethod
     def csv(
-        cls,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         schema: pa.Schema | Mapping[str, Any] | None = None,
         *,
@@ -207,7 +205,7 @@ class FileSource:
         follow: object = None,
         split_bytes: int = 64 << 20,
         folders: pa.Schema | Mapping[str, Any] | None = None,
-    ) -> FileSource:
+    ) -> FileSource[dict[str, Any]]:
         """Read CSV files; the records are columns.
 
         Args:
@@ -231,7 +229,7 @@ class FileSource:
             ConfigurationError: If an argument has an illegal value.
         """
         require_delimiter(delimiter)
-        return cls(
+        return FileSource(
             FileSettings(
                 "csv", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
                 schema=schema_of(schema), on_error=_policy(on_error), is_splittable=splittable, has_header=has_header,
@@ -240,9 +238,8 @@ class FileSource:
             )
         )  # fmt: skip
 
-    @classmethod
+    @staticmethod
     def json_lines(
-        cls,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         schema: pa.Schema | Mapping[str, Any] | None = None,
         *,
@@ -251,7 +248,7 @@ class FileSource:
         follow: object = None,
         split_bytes: int = 64 << 20,
         folders: pa.Schema | Mapping[str, Any] | None = None,
-    ) -> FileSource:
+    ) -> FileSource[Any]:
         """Read files of one JSON value per line; large files are read in parallel.
 
         Args:
@@ -270,16 +267,15 @@ class FileSource:
         if folders is not None and schema is None:
             message = "columns of folders need the schema of what is in the files, too"
             raise ConfigurationError(message)
-        return cls(
+        return FileSource(
             FileSettings(
                 "json lines", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
                 schema=schema_of(schema), on_error=_policy(on_error), is_splittable=True, folders=schema_of(folders),
             )
         )  # fmt: skip
 
-    @classmethod
+    @staticmethod
     def text(
-        cls,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         charset_name: str = "UTF-8",
         *,
@@ -287,7 +283,7 @@ class FileSource:
         recursive: bool = False,
         follow: object = None,
         split_bytes: int = 64 << 20,
-    ) -> FileSource:
+    ) -> FileSource[str]:
         """Read text files; every line is a record, a ``str`` without its line end. Large files are read in parallel.
 
         Args:
@@ -302,7 +298,7 @@ class FileSource:
         Raises:
             ConfigurationError: If an argument has an illegal value.
         """
-        return cls(
+        return FileSource(
             FileSettings(
                 "text", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
                 schema=type_schema(Types.STRING()), on_error=_policy(on_error), is_splittable=True,
@@ -310,16 +306,15 @@ class FileSource:
             )
         )  # fmt: skip
 
-    @classmethod
+    @staticmethod
     def sequence_file(
-        cls,
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         on_error: ErrorPolicy = "fail",
         recursive: bool = False,
         follow: object = None,
         split_bytes: int = 64 << 20,
-    ) -> FileSource:
+    ) -> FileSource[tuple[Any, Any]]:
         """Read SequenceFiles of Hadoop; the records are tuples of key and value. Large files are read in parallel.
 
         Version 6, with keys and values of the classes ``Text``, ``BytesWritable``, ``IntWritable``, ``LongWritable``,
@@ -337,7 +332,7 @@ class FileSource:
         Raises:
             ConfigurationError: If an argument has an illegal value.
         """
-        return cls(
+        return FileSource(
             FileSettings(
                 "sequence", _locations(path), recursive, _follow_ms(follow), _positive(split_bytes),
                 on_error=_policy(on_error), is_splittable=True,

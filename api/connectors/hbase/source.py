@@ -14,7 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
+from headrace.engine.connectors.contract import (
+    Discovery,
+    EnumeratorContext,
+    Source,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+)
 from headrace.engine.errors import ConfigurationError, SourceError
 
 from ...formats.schemas import schema_of
@@ -26,7 +33,7 @@ from .region_reader import RegionReader, RegionScan
 __all__ = ["HbaseSource"]
 
 
-class HbaseSource:
+class HbaseSource(Source[dict[str, Any]]):
     """Reads the rows of a table, each once. The records have no event times.
 
     Args:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.engine.connectors.contract import Discovery, EnumeratorContext, Split, SplitEnumerator
+from headrace.engine.connectors.contract import Discovery, EnumeratorContext, Source, Split, SplitEnumerator
 from headrace.engine.errors import ConfigurationError
+from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ..messages.tls import Tls
@@ -18,7 +19,7 @@ from .client import Endpoint
 __all__ = ["AddressSource", "duration_s"]
 
 
-class AddressSource:
+class AddressSource(Source[OUT]):
     """Reads what addresses give. An address is a split, with one reader.
 
     Args:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.engine.connectors.contract import SourceReader
 from headrace.engine.errors import ConfigurationError
+from headrace.state.type_variables import OUT
 
 from ...formats.messages import MessageFormat
 from ..messages.client_thread import patience_s_of
@@ -24,7 +25,7 @@ from .page_reader import LINK, PAGE_METADATA, PageReader, Paging, Record
 __all__ = ["HttpPageSource"]
 
 
-class HttpPageSource(AddressSource):
+class HttpPageSource(AddressSource[OUT]):
     """Asks for pages by GET, one after the other; with ``metadata`` also where records are from.
 
     Args:
@@ -60,7 +61,7 @@ class HttpPageSource(AddressSource):
         self,
         urls: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         cursor: str,
         parameter: str | None = None,
         body: Literal["json", "lines"] = "json",

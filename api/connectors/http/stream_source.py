@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.engine.connectors.contract import SourceReader
 from headrace.engine.errors import ConfigurationError
+from headrace.state.type_variables import OUT
 
 from ...formats.messages import MessageFormat
 from ..messages.client_thread import patience_s_of
@@ -231,7 +232,7 @@ class _LineThread(_AnswerThread):
             self.hand_on([], is_last=True)
 
 
-class HttpEventSource(AddressSource):
+class HttpEventSource(AddressSource[OUT]):
     """Reads server-sent events; with ``metadata`` also what the server says of them.
 
     Args:
@@ -263,7 +264,7 @@ class HttpEventSource(AddressSource):
         self,
         urls: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         events: Sequence[str] = (),
         needs_ids: bool = True,
         headers: Mapping[str, str] | None = None,
@@ -294,7 +295,7 @@ class HttpEventSource(AddressSource):
         return StreamReader(self._thread_of, self._decoder)
 
 
-class HttpLineSource(AddressSource):
+class HttpLineSource(AddressSource[OUT]):
     """Reads answers of which each line is a record, as they come; with ``metadata`` also where records are from.
 
     Args:
@@ -325,7 +326,7 @@ class HttpLineSource(AddressSource):
         self,
         urls: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         cursor: str | None = None,
         parameter: str | None = None,
         bounded: bool = False,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from headrace.engine.connectors.contract import EnumeratorContext, Source, Sourc
 from headrace.engine.connectors.source_protocols import check_source
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.functions.life import refuse_life
+from headrace.state.type_variables import OUT
 
 from ...arguments.known_columns import columns_of_source
 from .enumerator import HybridEnumerator
@@ -34,8 +35,10 @@ from .splits import ChainedSource, SourceSwitchContext
 
 __all__ = ["HybridSource", "HybridSourceBuilder", "SourceSwitchContext"]
 
+_Record = TypeVar("_Record")
 
-class HybridSource:
+
+class HybridSource(Source[OUT]):
     """Reads several sources one after another. Made by `builder`.
 
     Event time goes on over a switch: the end of a source is not the end of event time, and readers that wait for the
@@ -50,7 +53,7 @@ class HybridSource:
         self.is_bounded = self._chain[-1].is_bounded
 
     @staticmethod
-    def builder(first_source: Source) -> HybridSourceBuilder:
+    def builder(first_source: Source[_Record]) -> HybridSourceBuilder[_Record]:
         """Begin a chain.
 
         Args:
@@ -76,14 +79,14 @@ class HybridSource:
 
 
 @dataclass(frozen=True, slots=True)
-class HybridSourceBuilder:
+class HybridSourceBuilder(Generic[OUT]):
     """A chain of sources in the making; each call gives a new one."""
 
     _chain: tuple[ChainedSource, ...] = ()
 
     def add_source(
-        self, source: Source | Callable[[SourceSwitchContext], Source], is_bounded: bool | None = None
-    ) -> HybridSourceBuilder:
+        self, source: Source[_Record] | Callable[[SourceSwitchContext], Source[_Record]], is_bounded: bool | None = None
+    ) -> HybridSourceBuilder[OUT | _Record]:
         """Read another source behind those so far.
 
         Args:
@@ -114,7 +117,7 @@ class HybridSourceBuilder:
             link = ChainedSource(None, source, is_bounded)
         return HybridSourceBuilder((*self._chain, link))
 
-    def build(self) -> HybridSource:
+    def build(self) -> HybridSource[OUT]:
         """Make the source."""
         return HybridSource(self._chain)
 

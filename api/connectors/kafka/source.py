@@ -23,12 +23,14 @@ import pyarrow as pa
 from headrace.engine.connectors.contract import (
     Discovery,
     EnumeratorContext,
+    Source,
     SourceReader,
     Split,
     SplitEnumerator,
 )
 from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import ConfigurationError, nearest
+from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat, require_format
@@ -40,7 +42,7 @@ from .reader import METADATA, KafkaReader, ReadSettings
 __all__ = ["KafkaSource"]
 
 
-class KafkaSource:
+class KafkaSource(Source[OUT]):
     """Reads the values of topics' records; with ``metadata`` also what Kafka says of them.
 
     Event times are the records' timestamps, unless the watermark strategy has an assigner.
@@ -81,7 +83,7 @@ class KafkaSource:
         servers: str,
         topics: str | Sequence[str] = (),
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         key: MessageFormat | None = None,
         topic_pattern: str | None = None,
         start: KafkaOffsets = KafkaOffsets.earliest(),

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import EnumeratorContext, SourceReader, SplitEnumerator
+from headrace.engine.connectors.contract import EnumeratorContext, Source, SourceReader, SplitEnumerator
 from headrace.engine.errors import ConfigurationError
+from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
@@ -32,7 +33,7 @@ MOST_RECORDS = 10_000
 """In one answer of Kinesis."""
 
 
-class KinesisSource:
+class KinesisSource(Source[OUT]):
     """Reads records of a stream; with ``metadata`` also what Kinesis says of them.
 
     Event times are when records arrived, about, unless the watermark strategy has an assigner.
@@ -72,7 +73,7 @@ class KinesisSource:
         self,
         stream: str,
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         region: str | None = None,
         endpoint: str | None = None,
         start: str = "earliest",

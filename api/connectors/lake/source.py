@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import EnumeratorContext, SourceReader, SplitEnumerator
+from headrace.engine.connectors.contract import EnumeratorContext, Source, SourceReader, SplitEnumerator
 
 from .options import columns_of
 from .reading import LakeEnumerator, LakeReader, OnChange, ReadableTable, read_all
@@ -15,7 +15,7 @@ from .reading import LakeEnumerator, LakeReader, OnChange, ReadableTable, read_a
 __all__ = ["LakeSource"]
 
 
-class LakeSource:
+class LakeSource(Source[dict[str, Any]]):
     """Reads a table: one version, or each new one as it comes.
 
     Args:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.engine.connectors.contract import (
     Discovery,
     EnumeratorContext,
+    Source,
     SourceReader,
     Split,
     SplitEnumerator,
@@ -37,7 +38,7 @@ SAMPLES = 50
 """Documents that are looked at for each range, to cut ranges of about one size; of fewer all are."""
 
 
-class MongodbSource:
+class MongodbSource(Source[dict[str, Any]]):
     """Reads the documents of a collection, each once. The records have no event times.
 
     Args:

@@ -16,8 +16,16 @@ from typing import Literal
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
+from headrace.engine.connectors.contract import (
+    Discovery,
+    EnumeratorContext,
+    Source,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+)
 from headrace.engine.errors import ConfigurationError
+from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
@@ -36,7 +44,7 @@ LEAST_MEMORY_MS = 4 * KEEPALIVE_S * 1_000
 SHARED = "$share/"
 
 
-class MqttSource:
+class MqttSource(Source[OUT]):
     """Reads messages of topics; with ``metadata`` also what MQTT says of them.
 
     Records have no event times of their own: give the watermark strategy an assigner.
@@ -87,7 +95,7 @@ class MqttSource:
         url: str,
         topics: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         client_id: str,
         consumers: int = 1,
         deduplicate_by: str | None = None,

@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
+from headrace.engine.connectors.contract import (
+    Discovery,
+    EnumeratorContext,
+    Source,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+)
 from headrace.engine.errors import ConfigurationError
+from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
@@ -23,7 +31,7 @@ LEAST_MEMORY_MS = 120_000
 """Four times the time to live of a transaction, by NiFi's default."""
 
 
-class NiFiSource:
+class NiFiSource(Source[OUT]):
     """Pulls flow files of output ports by site-to-site over HTTP.
 
     Args:
@@ -54,7 +62,7 @@ class NiFiSource:
         url: str,
         ports: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         deduplicate: bool = True,
         prefetch: int = 10_000,
         batch_count: int = 500,

@@ -19,11 +19,13 @@ import pyarrow as pa
 from headrace.engine.connectors.contract import (
     Discovery,
     EnumeratorContext,
+    Source,
     SourceReader,
     Split,
     SplitEnumerator,
 )
 from headrace.engine.errors import ConfigurationError, SourceError
+from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
@@ -35,7 +37,7 @@ from .reader import METADATA, Document, IndexReader, Scan, search_body
 __all__ = ["OpenSearchSource"]
 
 
-class OpenSearchSource:
+class OpenSearchSource(Source[OUT]):
     """Reads documents, each once, as they are when the job begins. The records have no event times.
 
     Args:
@@ -65,7 +67,7 @@ class OpenSearchSource:
         client: SearchClient | str,
         index: str,
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         query: Mapping[str, Any] | None = None,
         slices: int = 1,
         metadata: Sequence[str] | Mapping[str, str] = (),

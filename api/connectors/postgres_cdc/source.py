@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import EnumeratorContext, SourceReader, SplitEnumerator
+from headrace.engine.connectors.contract import EnumeratorContext, Source, SourceReader, SplitEnumerator
 from headrace.engine.errors import ConfigurationError
 from headrace.state.values.durations import parse_duration_ms
 
@@ -30,7 +30,7 @@ STARTUP_MODES = ("initial", "latest-offset", "committed-offset")
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 
-class PostgresCdcSource:
+class PostgresCdcSource(Source[dict[str, Any]]):
     """Follows a table. Records are changes: rows with a kind (`RowKind`), or with a column that says it.
 
     Args:

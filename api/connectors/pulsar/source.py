@@ -14,9 +14,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
+from headrace.engine.connectors.contract import (
+    Discovery,
+    EnumeratorContext,
+    Source,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+)
 from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import ConfigurationError, SourceError
+from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
@@ -31,7 +39,7 @@ __all__ = ["PulsarSource"]
 READ_TIMEOUT_MS = 10_000
 
 
-class PulsarSource:
+class PulsarSource(Source[OUT]):
     """Reads messages of topics; with ``metadata`` also what Pulsar says of them.
 
     Event times are those of the messages, or when they were published if their sender gave none, unless the watermark
@@ -69,7 +77,7 @@ class PulsarSource:
         service_url: str,
         topics: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         start: str = "earliest",
         bounded: bool = False,
         subscription: str | None = None,

@@ -15,8 +15,16 @@ from typing import Literal
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
+from headrace.engine.connectors.contract import (
+    Discovery,
+    EnumeratorContext,
+    Source,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+)
 from headrace.engine.errors import ConfigurationError
+from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
@@ -32,7 +40,7 @@ LEAST_MEMORY_MS = 4 * HEARTBEAT_S * 1_000
 """A server takes twice the heartbeat to notice that a connection is gone."""
 
 
-class RabbitQueueSource:
+class RabbitQueueSource(Source[OUT]):
     """Reads messages of queues, which must be there; with ``metadata`` also what RabbitMQ says of them.
 
     Event times are the messages' timestamps (in whole seconds), if all have one, unless the watermark strategy has an
@@ -70,7 +78,7 @@ class RabbitQueueSource:
         url: str,
         queues: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         deduplicate_by: Literal["correlation_id", "message_id"] | None = "correlation_id",
         consumers: int = 1,
         prefetch: int = 10_000,

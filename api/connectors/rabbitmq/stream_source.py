@@ -17,8 +17,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
+from headrace.engine.connectors.contract import (
+    Discovery,
+    EnumeratorContext,
+    Source,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+)
 from headrace.engine.errors import ConfigurationError, SourceError
+from headrace.state.type_variables import OUT
 
 from ...formats.messages import MessageFormat
 from ..messages.client_thread import AwayError, patience_s_of, patiently
@@ -30,7 +38,7 @@ from .stream_reader import METADATA, Message, StreamReader
 __all__ = ["RabbitStreamSource"]
 
 
-class RabbitStreamSource:
+class RabbitStreamSource(Source[OUT]):
     """Reads messages of streams; with ``metadata`` also what RabbitMQ says of them.
 
     Event times are when RabbitMQ wrote the messages, unless the watermark strategy has an assigner.
@@ -59,7 +67,7 @@ class RabbitStreamSource:
         url: str,
         streams: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         start: str | int = "first",
         bounded: bool = False,
         metadata: Sequence[str] | Mapping[str, str] = (),

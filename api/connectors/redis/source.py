@@ -18,9 +18,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.engine.connectors.contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEnumerator
+from headrace.engine.connectors.contract import (
+    Discovery,
+    EnumeratorContext,
+    Source,
+    SourceReader,
+    Split,
+    SplitEnumerator,
+)
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.credentials import masked
+from headrace.state.type_variables import OUT
 
 from ...formats.messages import MessageFormat
 from ..messages.client_thread import AwayError, patience_s_of, patiently
@@ -31,7 +39,7 @@ from .reader import METADATA, Entry, RedisReader, parse_id
 __all__ = ["RedisStreamSource"]
 
 
-class RedisStreamSource:
+class RedisStreamSource(Source[OUT]):
     """Reads one field of the entries of streams; with ``metadata`` also what Redis says of them.
 
     Event times are the milliseconds in the entries' ids, which Redis takes from its clock, unless the watermark
@@ -62,7 +70,7 @@ class RedisStreamSource:
         url: str,
         streams: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         field: str = "value",
         start: str = "earliest",
         bounded: bool = False,

@@ -27,6 +27,7 @@ from headrace.engine.connectors.contract import (
     EnumeratorContext,
     Polled,
     ReaderContext,
+    Source,
     SourceReader,
     Split,
     SplitEnumerator,
@@ -102,7 +103,7 @@ def in_range(rows: TableRows, part: dict[str, Any]) -> tuple[str, list[int]]:
     return f"{column} >= {mark} AND {column} <= {mark}", [part["from"], part["to"] - 1]
 
 
-class SqlSource:
+class SqlSource(Source[dict[str, Any]]):
     """Gives the rows of a table.
 
     Args:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.engine.connectors.contract import SourceReader
 from headrace.engine.errors import ConfigurationError
+from headrace.state.type_variables import OUT
 
 from ...formats.messages import MessageFormat
 from ..http.addresses import AddressSource, duration_s
@@ -176,7 +177,7 @@ class _MessageThread(StreamThread):
             connection.interrupt()
 
 
-class WebSocketSource(AddressSource):
+class WebSocketSource(AddressSource[OUT]):
     """Reads messages, texts or bytes, each a record; with ``metadata`` also where they are from.
 
     Args:
@@ -215,7 +216,7 @@ class WebSocketSource(AddressSource):
         self,
         urls: str | Sequence[str],
         *,
-        value: MessageFormat,
+        value: MessageFormat[OUT],
         cursor: str | None = None,
         parameter: str | None = None,
         subscribe: str | bytes | Sequence[str | bytes] = (),

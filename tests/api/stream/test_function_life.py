@@ -61,13 +61,12 @@ from headrace.connectors.scripted import ScriptedSource
 from headrace.engine.connectors.contract import SinkWriter
 from headrace.engine.functions.checkpointed import refuse_halves
 from headrace.engine.joins.lookup import AsyncLookupFunction
-from headrace.stream.all_windowed_stream import AllWindowedStream
 from headrace.stream.async_data_stream import AsyncDataStream as AsyncStreams
 from headrace.stream.connected_streams import BroadcastConnectedStream, ConnectedStreams
 from headrace.stream.data_stream import DataStream
 from headrace.stream.joined_streams import IntervalJoined, TemporalJoin, WindowedCoGroup, WindowedJoin
 from headrace.stream.keyed_stream import KeyedStream
-from headrace.stream.windowed_stream import WindowedStream
+from headrace.stream.windowed_stream import AllWindowedStream, WindowedStream
 from headrace.testing import PipelineTestHarness
 
 pytestmark = pytest.mark.timeout(20)

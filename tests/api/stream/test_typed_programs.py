@@ -16,6 +16,7 @@ from headrace import (
     AggregateFunction,
     CoMapFunction,
     DataStream,
+    EnumeratorContext,
     FilterFunction,
     FlatJoinFunction,
     KeyedProcessFunction,
@@ -24,6 +25,11 @@ from headrace import (
     OutputTag,
     ProcessFunction,
     ProcessWindowFunction,
+    Sink,
+    SinkWriter,
+    Source,
+    SourceReader,
+    SplitEnumerator,
     StreamExecutionEnvironment,
     TimeWindow,
     TumblingEventTimeWindows,
@@ -31,7 +37,11 @@ from headrace import (
     col,
     count,
 )
-from headrace.connectors.datagen import GeneratorSource
+from headrace.connectors.datagen import GeneratorSource, RateLimitedSource
+from headrace.connectors.files import FileSource
+from headrace.connectors.hybrid import HybridSource
+from headrace.connectors.kafka import BytesMessages, JsonMessages, KafkaSource, TextMessages
+from headrace.connectors.print import PrintSink
 
 MINUTE = TumblingEventTimeWindows.of("1 min")
 LATE: OutputTag[int] = OutputTag("late")
@@ -98,6 +108,11 @@ class Count(WindowFunction[Order, "tuple[str, int]", str, TimeWindow]):
         yield key, sum(1 for _ in inputs)
 
 
+class Rounded(WindowFunction[float, "tuple[str, int]", str, TimeWindow]):
+    def apply(self, key: str, window: TimeWindow, inputs: Iterable[float]) -> Iterator[tuple[str, int]]:
+        yield key, sum(map(round, inputs))
+
+
 class Largest(ProcessWindowFunction):
     def process(self, key: str, context: ProcessWindowFunction.Context, elements: Iterable[Order]) -> Iterator[Order]:
         yield max(elements, key=lambda order: order.amount)
@@ -114,6 +129,31 @@ class Lengths(CoMapFunction[Order, str, int]):
 class Both(FlatJoinFunction[Order, int, str]):
     def join(self, first: Order, second: int) -> Iterator[str]:
         yield first.customer * second
+
+
+class Undeclared:
+    """A source as the engine needs it, which says nothing of its records."""
+
+    is_bounded = True
+
+    def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
+        return GeneratorSource(lambda n: Order("a", n), count=1).create_enumerator(context)
+
+    def create_reader(self) -> SourceReader:
+        return GeneratorSource(lambda n: Order("a", n), count=1).create_reader()
+
+
+class Orders(Undeclared, Source[Order]):
+    pass
+
+
+class Anything:
+    def create_writer(self) -> SinkWriter:
+        return PrintSink().create_writer()
+
+
+class Archive(Anything, Sink[Order]):
+    pass
 
 
 def amount_of(order: Order) -> int:
@@ -142,6 +182,27 @@ def test_sources_say_what_they_give(env: StreamExecutionEnvironment) -> None:
     assert_type(env.from_sequence(1, 2), DataStream[int])
     assert_type(env.from_source(GeneratorSource(lambda n: Order("a", n), count=1)), DataStream[Order])
     assert_type(env.read_text_file("lines.txt"), DataStream[str])
+    numbered = GeneratorSource(lambda n: Order("a", n), count=1)
+    assert_type(env.from_source(RateLimitedSource(numbered, 10)), DataStream[Order])
+    assert_type(env.from_source(HybridSource.builder(numbered).add_source(numbered).build()), DataStream[Order])
+    assert_type(env.from_source(Orders()), DataStream[Order])
+    assert_type(env.from_source(Undeclared()), DataStream[Any])
+    assert_type(env.from_source(FileSource.text("lines.txt")), DataStream[str])
+    assert_type(env.from_source(FileSource.csv("rows.csv", {"a": int})), DataStream[dict[str, Any]])
+    assert_type(env.from_source(FileSource.json_lines("values.json")), DataStream[Any])
+    messages = KafkaSource("localhost:9092", "orders", value=TextMessages())
+    assert_type(env.from_source(messages).map(str.upper), DataStream[str])
+    assert_type(KafkaSource("localhost:9092", "orders", value=BytesMessages()), KafkaSource[bytes])
+    columns = KafkaSource("localhost:9092", "orders", value=TextMessages(column="text"), metadata=["offset"])
+    assert_type(columns, KafkaSource[dict[str, Any]])
+    assert_type(KafkaSource("localhost:9092", "orders", value=JsonMessages()), KafkaSource[Any])
+
+
+def test_sinks_say_what_they_take(env: StreamExecutionEnvironment) -> None:
+    stream = orders(env)
+    stream.sink_to(Archive())
+    stream.sink_to(Anything())
+    stream.map(amount_of).sink_to(Archive())  # type: ignore[arg-type]
 
 
 def test_rows_go_from_step_to_step(env: StreamExecutionEnvironment) -> None:
@@ -176,7 +237,7 @@ def test_keys_and_windows_keep_the_type(env: StreamExecutionEnvironment) -> None
     assert_type(windows.reduce(larger), DataStream[Order])
     assert_type(windows.max(1), DataStream[Order])
     assert_type(windows.aggregate(Mean()), DataStream[float])
-    assert_type(windows.aggregate(Mean(), Count()), "DataStream[tuple[str, int]]")
+    assert_type(windows.aggregate(Mean(), Rounded()), "DataStream[tuple[str, int]]")
     assert_type(keyed.window(MINUTE).aggregate(n=count()), DataStream[dict[str, Any]])
     assert_type(windows.apply(Count()), "DataStream[tuple[str, int]]")
     assert_type(windows.process(Largest()), DataStream[Order])
