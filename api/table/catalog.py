@@ -365,6 +365,8 @@ class Catalogs:
         """
         path = self.path_of(name)
         self._require(path[:2])
+        if isinstance(entry, (CatalogTable, TemporaryTable)):
+            entry.connector.path = f"{'temporary ' if is_temporary else ''}{path}"
         if is_temporary:
             if path in self.temporary:
                 raise taken(path)

@@ -82,6 +82,7 @@ class TableEnvironment(CatalogVerbs):
     def __init__(self, mode: str, parallelism: int | None, options: Mapping[str, Any]) -> None:
         self._catalogs = Catalogs()
         self._functions = FunctionRegistry()
+        self._unnamed: list[GivenTable] = []
         self._execution = Execution(mode, parallelism, options)
 
     @staticmethod
@@ -422,6 +423,11 @@ class TableEnvironment(CatalogVerbs):
         return TemporaryTable(connector, schema, event_time, parse_duration_ms(delay))
 
     def _given(self, rows: TemporaryTable) -> Table:
+        given = rows.connector
+        assert isinstance(given, GivenTable)
+        if not given.is_at_hand:
+            self._unnamed.append(given)
+            given.unnamed = self._unnamed
         tables = self._tables()
         return Table(tables.made("given", rows, self._queries(SqlText(""), tables)), self)
 

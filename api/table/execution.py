@@ -57,7 +57,7 @@ from .live_table import live_table
 from .lowering.streams import Streams
 from .result import RowsResult, StatementResult, TableResult
 from .settings import Settings
-from .upgrading import RESULT, beginning_of, sink_of
+from .upgrading import RESULT, Beginning, beginning_of, sink_of
 
 __all__ = ["Execution"]
 
@@ -250,8 +250,10 @@ class Execution:
     def _collected(self, root: Node, settings: Settings, env: StreamExecutionEnvironment) -> CollectedRows:
         """Begin a query over streams; its blocks of changes come one by one."""
         with settings.applied_to(env):
-            streams = self._begun((root,), (RESULT,), (), settings, env)
+            beginning = self._beginning((root,), (RESULT,), (), settings, env)
+            streams = Streams(env, settings, beginning.upgrade, beginning.token)
             blocks = behind(streams.of(root), ChangelogBlocks(), "changelog")
+            beginning.require_positions(env.get_stream_graph, settings.accepted)
             rows: CollectedRows = blocks.execute_and_collect(settings.value("pipeline.name", "query"))
         return rows
 
@@ -266,22 +268,22 @@ class Execution:
     def _live_batches(self, root: Node, settings: Settings, limit: int) -> LiveOutput:
         return live_output(lambda watch: self._batch_table(root, settings, watch), limit)
 
-    def _begun(
+    def _beginning(
         self,
         roots: tuple[Node, ...],
         sinks: Sequence[SinkOfPlan],
         statements: Sequence[str],
         settings: Settings,
         env: StreamExecutionEnvironment,
-    ) -> Streams:
-        """What makes the streams of plans, under the ids of what they go on from."""
+    ) -> Beginning:
+        """What plans begin with; the next job goes on from there."""
         path = env.get_restore_path()
         beginning = beginning_of(roots, sinks, statements, path, env.get_checkpoint_config().get_key_file())
         beginning.require(settings.accepted)
         env.set_plan(beginning.plan)
         if path is not None:
             env.allow_non_restored_state()  # all that is lost has been looked at
-        return Streams(env, settings, beginning.upgrade, beginning.token)
+        return beginning
 
     def _batch_table(self, root: Node, settings: Settings, watch: RunWatch | None = None) -> pa.Table:
         with self._set_up_for_batches(settings):
@@ -369,12 +371,14 @@ class Execution:
         _warn_of_growth(roots)
         with self.settings.applied_to(env):
             sinks = [sink_of(table) for table, _ in inserts]
-            streams = self._begun(roots, sinks, statements, self.settings, env)
+            beginning = self._beginning(roots, sinks, statements, self.settings, env)
+            streams = Streams(env, self.settings, beginning.upgrade, beginning.token)
             for (table, _), root, number in zip(inserts, roots, range(len(roots)), strict=True):
                 assert root.schema is not None
                 stream = streams.of(root)
                 with streams.writing(number, root):
                     table.connector.write_stream(stream, root.schema, table.statement.name)
+            beginning.require_positions(env.get_stream_graph, self.settings.accepted)
             return env.execute_async(self._name_of(inserts))
 
     def _name_of(self, inserts: list[tuple[CatalogTable, Relation]]) -> str:

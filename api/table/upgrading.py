@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
+from headrace.engine.graph.stream_graph import StreamGraph
 from headrace.engine.optimizer.upgrades.identity import identity_of_table
 from headrace.engine.optimizer.upgrades.stored_plan import NEWEST, StoredPlan
-from headrace.engine.optimizer.upgrades.upgrade import Planned, SinkOfPlan, Upgrade, planned
+from headrace.engine.optimizer.upgrades.upgrade import Consent, Planned, SinkOfPlan, Upgrade, Verdict, planned
 from headrace.engine.plan.plan import Node
+from headrace.engine.plan.table_nodes import Scan
 from headrace.state.checkpoints.manifest import Manifest
 from headrace.state.checkpoints.snapshot import CHANNEL_KIND
 from headrace.state.checkpoints.storage import CheckpointStorage
@@ -78,6 +80,32 @@ class Beginning:
             words = ", ".join(sorted({*missing, *accepted}))
             hint = f"SET '{ACCEPT}' = '{words}' allows it; EXPLAIN UPGRADE FROM says more"
             raise ProgramError(message, hint=hint)
+
+    def require_positions(self, graph: Callable[[], StreamGraph], accepted: frozenset[str]) -> None:
+        """Refuse that sources of the program begin anew, while what their rows have come to goes on.
+
+        Args:
+            graph: Gives the whole job.
+            accepted: What the user has allowed.
+
+        Raises:
+            ProgramError: If a table goes on, and the savepoint has no position of a source that the program has for it.
+        """
+        if self.manifest is None or Consent.LOST.value in accepted:
+            return
+        nodes = graph().nodes
+        known = {*(str(one.uid) for one in self.manifest.operators), *self.manifest.enumerators}
+        for table in self.upgrade.operators:
+            if not isinstance(table.node, Scan) or table.verdict is not Verdict.REUSE:
+                continue
+            for source in table.node.table.sources():
+                if nodes[source.transformation_id].uid not in known:
+                    message = (
+                        f"{table.title}: {self.path} has no position of the program's source {source.name!r}, which "
+                    )
+                    message += "would begin at its beginning, while what its rows have come to goes on"
+                    hint = f"give it the uid that it had; SET '{ACCEPT}' = '{Consent.LOST.value}' lets it begin anew"
+                    raise ProgramError(message, hint=hint)
 
     def explained(self) -> pa.Table:
         """Return a row for each operator; counts are found in the files of the savepoint."""

@@ -20,6 +20,7 @@ from headrace.engine.joins.lookup import LookupCache
 from headrace.engine.kernel.config import parse_duration_ms
 
 if TYPE_CHECKING:
+    from headrace.engine.graph.transformations import OperatorTransformation
     from headrace.engine.operators.event_time import WatermarkStrategy
 
     from ...dataset import DataSet, ExecutionEnvironment
@@ -39,6 +40,7 @@ class TableConnector(ABC):
         of_columns: What options begin with that have the name of a column in theirs.
         identity: What is read or written, as a text without secrets; None if only the table's name tells.
         first_identity: The same with all options, as plans of version 1 have it.
+        path: Under which a catalog has it, or the program alone; None if it has no name.
         is_bounded: Whether it ends, as a source.
         gives_changes: Whether, as a source, it gives rows that are updated and deleted.
         gives_upserts: Whether of these only the new row of a key is told, or that it has none: those of a PRIMARY KEY.
@@ -59,6 +61,7 @@ class TableConnector(ABC):
     of_columns: tuple[str, ...] = ()
     identity: str | None = None
     first_identity: str | None = None
+    path: str | None = None
     is_bounded = True
     gives_changes = False
     gives_upserts = False
@@ -76,6 +79,14 @@ class TableConnector(ABC):
     def known_as(self, column: str) -> str:
         """What a column is called where its values are: its name, or its place where that counts alone."""
         return f"metadata {self.metadata[column]}" if column in self.metadata else column
+
+    def identity_in_program(self) -> str:
+        """What tells it from other tables of the program, if it has no `identity`."""
+        return f"{self.path}"
+
+    def sources(self) -> Sequence[OperatorTransformation]:
+        """What the program itself reads for its rows; nothing where the table does."""
+        return ()
 
     def tell(self, metadata: Mapping[str, str]) -> None:
         """Take the metadata columns, once, when the table is created.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError, nearest
+from headrace.engine.graph.transformations import OperatorTransformation, Transformation, inputs_of
+from headrace.engine.plan.plan import walk
 
 from ...dataset.dataset import DataSet
 from ...stream.data_stream import DataStream
@@ -40,6 +45,8 @@ class GivenTable(TableConnector):
         self._kind_column = kind_column
         self.schema = schema
         self.gives_changes = kind_column is not None
+        # All of the program that have no name and are not at hand, this one among them.
+        self.unnamed: list[GivenTable] = []
 
     @classmethod
     def of(cls, rows: Any) -> GivenTable:
@@ -71,6 +78,48 @@ class GivenTable(TableConnector):
             message = f"the stream has no column {kind_column!r} of texts that says what each change is"
             raise ProgramError(message, hint=nearest(kind_column, schema.names))
         return cls(stream, schema.remove(index), kind_column)
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether its rows are there, and not only what makes them."""
+        return isinstance(self._rows, pa.Table)
+
+    def identity_in_program(self) -> str:
+        """The path under which the program has it; of rows without a name what they are, or are made by.
+
+        What is made in the same way is told apart by the order in which the program has made it.
+        """
+        if self.path is not None:
+            return super().identity_in_program()
+        alike = sorted({one.number for one in self.unnamed if one.made_by == self.made_by})
+        return self.made_by if self.is_at_hand else f"{self.made_by} {alike.index(self.number)}"
+
+    @cached_property
+    def made_by(self) -> str:
+        """What the rows are if they are at hand, else what makes them: the same whenever the program is run."""
+        if isinstance(self._rows, pa.Table):
+            return _digest_of(self._rows)
+        if isinstance(self._rows, DataSet):
+            return repr([(type(node).__name__, node.name) for node in walk(self._rows.take_node())])
+        return repr((list(map(_name_of, _made_of(self._rows.transformation))), self._kind_column))
+
+    @property
+    def number(self) -> int:
+        """Of what makes its rows, by the order of the program; 0 for rows at hand."""
+        if isinstance(self._rows, pa.Table):
+            return 0
+        return (
+            self._rows.take_node().id
+            if isinstance(self._rows, DataSet)
+            else self._rows.transformation.transformation_id
+        )
+
+    def sources(self) -> list[OperatorTransformation]:
+        """What the program reads for the rows; nothing for what is no stream."""
+        if not isinstance(self._rows, DataStream):
+            return []
+        ends = [one for one in _made_of(self._rows.transformation) if not inputs_of(one)]
+        return [one for one in ends if isinstance(one, OperatorTransformation)]
 
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
@@ -104,6 +153,46 @@ def _columns_of(stream: DataStream) -> pa.Schema:
         message = "the columns of the stream are not known"
         raise ProgramError(message, hint="declare the type of its records: map(..., output_type=...)")
     return stream.known_columns.remove_metadata()
+
+
+def _made_of(end: Transformation) -> list[Transformation]:
+    """What a stream is made of, the stream itself first."""
+    found: dict[int, Transformation] = {}
+    stack = [end]
+    while stack:
+        one = stack.pop()
+        if one.transformation_id not in found:
+            found[one.transformation_id] = one
+            stack += inputs_of(one)
+    return list(found.values())
+
+
+def _name_of(one: Transformation) -> str:
+    """The id that the program has given an operator, or what it is called."""
+    return (one.uid or one.name) if isinstance(one, OperatorTransformation) else type(one).__name__
+
+
+class _Hashed(io.RawIOBase):
+    """A file that only knows a digest of what is written into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        return len(data)
+
+
+def _digest_of(table: pa.Table) -> str:
+    """A digest of all values of a table, however it is cut into chunks."""
+    hashed = _Hashed()
+    with pa.ipc.new_stream(hashed, table.schema.remove_metadata()) as writer:
+        writer.write_table(table.replace_schema_metadata(None).combine_chunks())
+    return hashed.digest.hexdigest()
 
 
 def _table_of(rows: Any) -> pa.Table:

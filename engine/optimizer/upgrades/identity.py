@@ -176,9 +176,17 @@ def identities_of(
 
 
 def identity_of_table(table: Any, name: str, version: int = NEWEST) -> str:
-    """What a table is: by its connector's options, whatever it is called; else by its name."""
+    """What a table is: by its connector's options, whatever it is called; else by where the program has it.
+
+    Args:
+        table: Its connector.
+        name: What it is called, which is all that plans up to version 2 know of rows of the program.
+        version: Of the plan.
+    """
     identity = table.identity if version > 1 else table.first_identity
-    return digest_of("table", identity) if identity is not None else digest_of("table", table.name, name)
+    if identity is not None:
+        return digest_of("table", identity)
+    return digest_of("table", table.name, table.identity_in_program() if version > 2 else name)
 
 
 def layout_of(identities: Iterable[Identity]) -> str:

@@ -1,7 +1,7 @@
 """Queries that go on from a savepoint where a table is read or written in another manner than before.
 
 Families: differential (what was counted before and after together, against a direct count), on paper (which options
-make another table), stored plans (those of version 1, in which all options do).
+make another table, and what tells rows of the program apart), stored plans (of version 1, in which all options do).
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import sqlite3
 import time
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 
+from headrace.connectors.scripted import Pause, ScriptedSource
+from headrace.engine.errors import ProgramError
+from headrace.engine.optimizer.upgrades.stored_plan import NEWEST
 from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan, planned
-from headrace.table import TableEnvironment, execution
+from headrace.table import TableEnvironment, col, execution
 from headrace.table.services.registry import _CONNECTORS
 
 ITEMS = ["lamp", "desk", "lamp", "chair", "desk", "lamp"]
@@ -113,6 +117,117 @@ def test_a_plan_in_a_file_of_version_1_is_executed(tmp_path, monkeypatch):
         assert '"version": 1' in place.read_text()
         t.execute_sql(f"EXECUTE PLAN '{place}'")
         shop.await_counts()
+
+
+ROWS = pa.table({"a": ["x", "x", "y"]})
+OTHER_ROWS = pa.table({"a": ["y", "y", "z"]})
+PLACES = ("one.`default`.t", "two.`default`.t")
+
+
+def with_catalogs(parallelism=1):
+    t = TableEnvironment.create(parallelism=parallelism, actor_system="local")
+    for name in ("one", "two"):
+        t.execute_sql(f"CREATE CATALOG {name} WITH ('type' = 'generic_in_memory')")
+    return t
+
+
+def becomes(make, first, second, version=NEWEST):
+    """What an upgrade makes of the groups of a table if they are those of another one."""
+    plan = None
+    for table in (first, second):
+        with with_catalogs() as t:
+            made = make(t, table)
+            query = t.sql_query(f"SELECT a, COUNT(*) FROM {made} GROUP BY a") if isinstance(made, str) else made
+            found = planned((t._root(query),), (SinkOfPlan(lambda _: "out", "out"),), (), plan, version=version)
+        plan = found.plan
+    return next(one.verdict.value for one in found.operators if one.kind == "aggregate")
+
+
+def given(t, place):
+    for one in PLACES:
+        t.create_temporary_view(one, ROWS)
+    return place
+
+
+def collected(t, place):
+    for one in PLACES:
+        t.execute_sql(f"CREATE TABLE {one} (a STRING) WITH ('connector' = 'collect')")
+    return place
+
+
+def shadowed(t, kind):
+    for one in ("", kind):
+        t.execute_sql(f"CREATE {one} TABLE IF NOT EXISTS t (a STRING) WITH ('connector' = 'collect')")
+    return "t"
+
+
+def grouped(table):
+    return table.group_by(col("a")).select(col("a"), col("a").count)
+
+
+def unnamed(t, rows):
+    return grouped(t.from_arrow(rows))
+
+
+def stream_of(t, number):
+    """One of two streams that are made alike, in tables without a name."""
+    env = t.stream_environment
+    streams = [env.from_source(ScriptedSource(["x"]), None, "s", type_info=ROWS.schema) for _ in range(2)]
+    return grouped([t.from_data_stream(one) for one in (*streams, streams[0])][number])
+
+
+def stream_called(t, name):
+    source = ScriptedSource(["x"])
+    return grouped(t.from_data_stream(t.stream_environment.from_source(source, None, name, type_info=ROWS.schema)))
+
+
+@pytest.mark.parametrize(
+    ("make", "same", "other"),
+    [
+        (given, (PLACES[0], PLACES[0]), PLACES),
+        (collected, (PLACES[1], PLACES[1]), PLACES),
+        (shadowed, ("", ""), ("", "TEMPORARY")),
+        (unnamed, (ROWS, pa.concat_tables([ROWS[:1], ROWS[1:]])), (ROWS, OTHER_ROWS)),
+        (stream_of, (0, 2), (0, 1)),
+        (stream_called, ("s", "s"), ("s", "z")),
+    ],
+)
+def test_rows_of_the_program_are_known_by_where_they_are_or_what_they_are(make, same, other):
+    assert becomes(make, *same) == "reuse"
+    assert becomes(make, *other) == "new"
+    # Plans of before know no more than a name.
+    for one in (1, 2):
+        assert becomes(make, *same, version=one) == becomes(make, *other, version=one) == "reuse"
+
+
+def following(t, uids):
+    """Tables of one name in two catalogs, each of a stream that never ends."""
+    for place, uid, values in zip(PLACES, uids, ("xxy", "yz"), strict=True):
+        source = ScriptedSource([*({"a": one} for one in values), Pause()], is_bounded=False)
+        stream = t.stream_environment.from_source(source, None, uid, type_info=ROWS.schema).uid(uid)
+        t.create_temporary_view(place, stream)
+
+
+def test_state_is_not_taken_for_that_of_a_table_of_the_same_name(tmp_path):
+    shop = Shop(tmp_path)
+    count = COUNTS.replace("orders", "{}").replace("item, COUNT", "a, COUNT").replace("BY item", "BY a")
+    with with_catalogs(2) as t:
+        shop.tables(t, "1 s", 100)
+        following(t, ("first", "second"))
+        t.execute_sql(count.format(PLACES[0]))
+        shop.expected.update("xxy")
+        shop.await_counts()
+        job = t.execute_sql("SHOW JOBS").to_arrow()["job id"][-1]
+        savepoint = t.execute_sql(f"STOP JOB '{job}' WITH SAVEPOINT").to_arrow()["savepoint path"][0].as_py()
+    for uids, place, reason in [
+        (("first", "second"), PLACES[1], "without leave: group by a.*no use for it"),
+        (("third", "second"), PLACES[0], "scan t: .* has no position of the program's source 'third'"),
+    ]:
+        with with_catalogs(3) as t:
+            shop.tables(t, "1 s", 100, savepoint)
+            following(t, uids)
+            with pytest.raises(ProgramError, match=reason):
+                t.execute_sql(count.format(place))
 
 
 KAFKA = {
