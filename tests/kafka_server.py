@@ -8,6 +8,7 @@ test, with the reason, where there is neither, no Java, or no client.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import time
 import uuid
@@ -35,6 +36,13 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
+
+_TOOLS = {
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+}
+"""By the names of scripts in Kafka's archive, the classes that they run."""
 
 
 def fetched_jars() -> Path:
@@ -84,6 +92,15 @@ class KafkaServer(ServerProcess):
     def _run(self, *command: str, text: str | None = None) -> str:
         done = subprocess.run([*self._command, *command], check=True, capture_output=True, text=True, input=text)
         return done.stdout
+
+    def write_commands(self, folder: Path) -> Path:
+        """Write Kafka's own commands by the names that they have in its archive into a folder; gives the folder."""
+        folder.mkdir()
+        for name, tool in _TOOLS.items():
+            script = folder / name
+            script.write_text(f'#!/bin/sh\nexec {shlex.join([*self._command, tool])} "$@"\n')
+            script.chmod(0o755)
+        return folder
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -156,7 +173,7 @@ class KafkaServer(ServerProcess):
 
         With fewer than so many it waits for more, for twenty seconds.
         """
-        consumer = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+        consumer = _TOOLS["kafka-console-consumer.sh"]
         options = ["--bootstrap-server", self.address, "--topic", topic, "--from-beginning", "--timeout-ms", "20000"]
         options += ["--max-messages", str(at_most), "--isolation-level", "read_committed"]
         return self._run(consumer, *options).splitlines()
