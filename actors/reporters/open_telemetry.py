@@ -55,7 +55,7 @@ def _exporter(settings: ExporterSettings, module: str, kind: str, path: str) -> 
     except ImportError as error:
         package = f"opentelemetry-exporter-otlp-proto-{settings.protocol.lower()}"
         message = f"a reporter for OpenTelemetry needs {package}, which is not installed"
-        hint = 'pip install "headrace[opentelemetry]"' if settings.protocol == "HTTP" else f"pip install {package}"
+        hint = "pip install 'headrace[opentelemetry]'" if settings.protocol == "HTTP" else f"pip install {package}"
         raise ConfigurationError(message, hint=hint) from error
     endpoint = settings.endpoint
     if settings.protocol == "HTTP" and not urlsplit(endpoint).path.strip("/"):

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.state.extras import needs
 from headrace.state.values.serde import columns_from_rows, rows_from_columns
 
 from .contract import columns_to_write
@@ -48,7 +49,8 @@ class ProtobufMessages(RowMessages):
         reads_defaults: Whether fields that know that they are not set are read as their defaults instead of nulls.
 
     Raises:
-        ConfigurationError: If there is no such class, it has no such field, or a field has another type.
+        ConfigurationError: If there is no such class, it has no such field, or a field has another type; or protobuf is
+            not installed.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class ProtobufMessages(RowMessages):
         *,
         reads_defaults: bool = False,
     ) -> None:
+        with needs("messages of Protocol Buffers need protobuf", "protobuf"):
+            import google.protobuf  # noqa: F401 - seen here that it is there
         kind = _class_named(message) if isinstance(message, str) else message
         if not hasattr(kind, "DESCRIPTOR"):
             text = f"messages of Protocol Buffers have a class that protoc has made; got {kind!r}"
