@@ -34,13 +34,13 @@ class KafkaRecords:
         value: Encodes values.
         key: The fields that are the key; none for records without one.
         delete_column: The field that says what is a tombstone; None if nothing is.
-        key_is_object: Whether a key of one field is a JSON object, too.
+        key_format: Encodes the fields of the key; None: one as its text or bytes, several as a JSON object.
     """
 
     value: MessageFormat
     key: tuple[str, ...] = ()
     delete_column: str | None = None
-    key_is_object: bool = False
+    key_format: MessageFormat | None = None
 
     def encode(self, batch: Batch) -> pa.RecordBatch:
         """Return the records of a batch, as `SCHEMA` has them.
@@ -63,7 +63,9 @@ class KafkaRecords:
             if name not in columns.schema.names:
                 message = f"the records have no field {name!r} for the key; they have {columns.schema.names}"
                 raise TypeMismatchError(message)
-        if len(self.key) == 1 and not self.key_is_object:
+        if self.key_format is not None:
+            return list(self.key_format.encode(Batch.of_columns(columns.select(list(self.key)))))
+        if len(self.key) == 1:
             return [_as_bytes(value) for value in columns.column(self.key[0]).to_pylist()]
         return [json_text(row).encode() for row in columns.select(list(self.key)).to_pylist()]
 

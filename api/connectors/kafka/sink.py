@@ -54,7 +54,8 @@ class KafkaSink:
         value: How values are encoded, as `JsonMessages`; see `headrace.formats.messages`.
         key: The field, or fields, whose values are the record's key: one as its text or bytes, several as a JSON
             object. None: records have no key and go to any partition.
-        key_is_object: Whether a key of one field is a JSON object, too.
+        key_format: How these fields are encoded, as `JsonMessages`; None: as said. Equal keys must be equal bytes, or
+            they are several to Kafka.
         delete_column: A boolean field that is not written: where it is true the record is a tombstone, a key without a
             value.
         properties: More settings of the client (``librdkafka``'s names), as those of security or ``compression.type``.
@@ -79,7 +80,7 @@ class KafkaSink:
         value: MessageFormat,
         transactional_id_prefix: str,
         key: str | Sequence[str] | None = None,
-        key_is_object: bool = False,
+        key_format: MessageFormat | None = None,
         delete_column: str | None = None,
         commits_topic: str = "headrace-commits",
         staging: Literal["checkpoint", "transaction"] = "checkpoint",
@@ -96,7 +97,7 @@ class KafkaSink:
             transactional_id_prefix: What the ids of this sink's transactions begin with: letters, digits, dots,
                 underscores, hyphens. Rights on the broker may be given by it.
             key: See the class.
-            key_is_object: See the class.
+            key_format: See the class.
             delete_column: See the class.
             commits_topic: Where it is noted what is written: a compacted topic of one partition, made if it is not
                 there. Several sinks may share it.
@@ -115,7 +116,7 @@ class KafkaSink:
         Raises:
             ConfigurationError: If an argument has an illegal value.
         """
-        client, records = _parts(servers, topic, value, key, key_is_object, delete_column, properties)
+        client, records = _parts(servers, topic, value, key, key_format, delete_column, properties)
         if _PREFIX.fullmatch(transactional_id_prefix) is None:
             message = f"transactional_id_prefix is letters, digits, '.', '_' and '-'; got {transactional_id_prefix!r}"
             raise ConfigurationError(message)
@@ -147,7 +148,7 @@ class KafkaSink:
         *,
         value: MessageFormat,
         key: str | Sequence[str] | None = None,
-        key_is_object: bool = False,
+        key_format: MessageFormat | None = None,
         delete_column: str | None = None,
         properties: Mapping[str, Any] = {},
     ) -> KafkaSink:
@@ -158,14 +159,14 @@ class KafkaSink:
             topic: See the class.
             value: See the class.
             key: See the class.
-            key_is_object: See the class.
+            key_format: See the class.
             delete_column: See the class.
             properties: See the class.
 
         Raises:
             ConfigurationError: If an argument has an illegal value.
         """
-        client, records = _parts(servers, topic, value, key, key_is_object, delete_column, properties)
+        client, records = _parts(servers, topic, value, key, key_format, delete_column, properties)
         return cls(client, topic, records)
 
     def create_writer(self) -> SinkWriter:
@@ -212,7 +213,7 @@ def _parts(
     topic: str,
     value: MessageFormat,
     key: str | Sequence[str] | None,
-    key_is_object: bool,
+    key_format: MessageFormat | None,
     delete_column: str | None,
     properties: Mapping[str, Any],
 ) -> tuple[Client, KafkaRecords]:
@@ -225,4 +226,9 @@ def _parts(
     if delete_column is not None and not keys:
         message = "a tombstone is for a key: delete_column needs one"
         raise ConfigurationError(message)
-    return Client(servers, properties), KafkaRecords(value, keys, delete_column, key_is_object)
+    if key_format is not None:
+        require_format(key_format)
+        if not keys:
+            message = "key_format says how a key is encoded: it needs one"
+            raise ConfigurationError(message)
+    return Client(servers, properties), KafkaRecords(value, keys, delete_column, key_format)

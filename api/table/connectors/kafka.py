@@ -16,11 +16,11 @@ from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.kafka import KafkaOffsets, KafkaSink, KafkaSource
 from ...connectors.kafka.reader import METADATA
-from ...formats.messages import CsvMessages, JsonMessages
+from ...formats.messages import CsvMessages, MessageFormat
 from .changelog import ChangelogColumns, behind
 from .contract import Options, TableConnector
 from .deletions import DELETED, with_deletions
-from .message_formats import FORMATS, KIND_COLUMN, OF_CHANGES, format_of, on_error_of, raw_format
+from .message_formats import FORMATS, KIND_COLUMN, OF_CHANGES, format_named, format_of, on_error_of, raw_format
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -33,7 +33,7 @@ _ENDS = ("unbounded", "group-offsets", "latest-offset", "timestamp", "specific-o
 # Where schemas are, and who asks for them.
 _REGISTRIES = tuple(
     f"{prefix}{name}.{option}"
-    for prefix in ("", "value.")
+    for prefix in ("", "key.", "value.")
     for name in ("avro-confluent", "protobuf-confluent")
     for option in ("url", "basic-auth.*", "properties.*")
 )
@@ -194,7 +194,8 @@ class UpsertKafkaTable(_Topics):
     It is read from its beginning, or there would be rows that nobody knows of. What rows replace is found out by the
     query, which keeps the last row of each key.
 
-    Options: ``topic``, ``properties.*``, ``value.format``, ``key.format`` (of one column: raw; json),
+    Options: ``topic``, ``properties.*``, ``value.format``, ``key.format`` (raw of one column; others with their options
+    behind ``key.``, as ``key.avro-confluent.url``, ``key.csv.field-delimiter``),
     ``scan.bounded.*``, ``scan.topic-partition-discovery.interval``, ``sink.delivery-guarantee``,
     ``sink.transactional-id-prefix``, ``sink.staging``, ``sink.on-newer-output``.
     """
@@ -210,7 +211,8 @@ class UpsertKafkaTable(_Topics):
         super().__init__(options, schema, partitioned_by)
         self._topic = options.need("topic")
         self._format = format_of(options, schema, "value.format", f"{self._topic}-value")
-        self._key_format = options.choice("key.format", ("json", "raw"))
+        self._options = options
+        self._key_format: MessageFormat | None = None
         self._stop = _offsets(options, "scan.bounded", _ENDS, "unbounded", (self._topic,))
         self.is_bounded = self._stop is not None
         self._discovery = options.take("scan.topic-partition-discovery.interval", Options.duration, 300_000)
@@ -221,7 +223,11 @@ class UpsertKafkaTable(_Topics):
         if not primary_key:
             message = "a table of upsert-kafka needs a PRIMARY KEY, which is the key of its records"
             raise ConfigurationError(message)
-        if self._key_format == "raw" and len(primary_key) > 1:
+        name = self._options.choice("key.format", FORMATS)
+        if name != "raw":
+            fields = pa.schema([self._schema.field(column) for column in primary_key])
+            self._key_format = format_named(name, self._options, fields, "key.format", f"{self._topic}-key")
+        elif len(primary_key) > 1:
             message = "'key.format' = 'raw' is for a key of one column"
             raise ConfigurationError(message, hint="'json' is for several")
 
@@ -234,7 +240,7 @@ class UpsertKafkaTable(_Topics):
             self._servers,
             self._topic,
             value=self._format,
-            key=JsonMessages(fields) if self._key_format == "json" else raw_format(fields, "'key.format' = 'raw'"),
+            key=self._key_format or raw_format(fields, "'key.format' = 'raw'"),
             stop=self._stop,
             group_id=self._group_id,
             metadata=self._read_metadata(schema),
@@ -250,7 +256,7 @@ class UpsertKafkaTable(_Topics):
         """Write the last change of each key in a batch; keys keep their order."""
         sink = self._delivery.sink(
             self._servers, self._topic, value=self._format, key=self.primary_key, delete_column=DELETED,
-            key_is_object=self._key_format == "json", properties=self._properties,
+            key_format=self._key_format, properties=self._properties,
         )  # fmt: skip
         with_deletions(stream, self.primary_key, schema, only_last=True).sink_to(sink).name(table)
 

@@ -18,7 +18,7 @@ from ...formats.protobuf_messages import ProtobufMessages
 from ...formats.schema_registry import SchemaRegistry
 from .contract import Options
 
-__all__ = ["FORMATS", "KIND_COLUMN", "OF_CHANGES", "format_of", "on_error_of", "raw_format"]
+__all__ = ["FORMATS", "KIND_COLUMN", "OF_CHANGES", "format_named", "format_of", "on_error_of", "raw_format"]
 
 FORMATS = ("json", "csv", "raw", "avro", "avro-confluent", "protobuf", "protobuf-confluent")
 OF_CHANGES = "debezium-json"
@@ -41,7 +41,11 @@ def format_of(
     Raises:
         ConfigurationError: If it is none of these, or not for such columns.
     """
-    name = options.choice(option, formats)
+    return format_named(options.choice(option, formats), options, schema, option, subject)
+
+
+def format_named(name: str, options: Options, schema: pa.Schema, option: str, subject: str | None) -> MessageFormat:
+    """As `format_of`, where the option has been taken already: its value is ``name``."""
     if name == "avro":
         return AvroMessages(schema)
     if name == "avro-confluent":
@@ -55,11 +59,11 @@ def format_of(
     if name == OF_CHANGES:
         has_schema = options.take(f"{OF_CHANGES}.schema-include", Options.boolean, default=False)
         return DebeziumMessages(schema, has_schema=has_schema, kind_column=KIND_COLUMN)
-    delimiter = options.take("csv.field-delimiter", str, ",") if name == "csv" else ","
     if name == "json":
         return JsonMessages(schema)
     if name == "csv":
-        return CsvMessages(schema, delimiter)
+        of_key = "key." if option.startswith("key.") else ""
+        return CsvMessages(schema, options.take(f"{of_key}csv.field-delimiter", str, ","))
     return raw_format(schema, "format 'raw'")
 
 

@@ -51,7 +51,16 @@ def test_from_topic_through_a_window_to_a_topic(guarantee, kafka_server, tmp_pat
     assert all(key.decode() == row["item"] for key, row in found)
 
 
-@pytest.mark.parametrize("key_format", ["raw", "json"])
+KEYS_OF = {
+    "raw": str.encode,
+    "json": lambda key: json.dumps({"k": key}, separators=(",", ":")).encode(),
+    "csv": lambda key: f'"{key}"'.encode(),
+    "avro": lambda key: b"\x02" + bytes([2 * len(key)]) + key.encode(),  # of a union with null the second, its length
+}
+"""By format, a key of one short text as it is written."""
+
+
+@pytest.mark.parametrize("key_format", sorted(KEYS_OF))
 def test_changes_become_the_last_record_of_a_key_and_tombstones(key_format, kafka_server):  # noqa: F811
     events, states = kafka_server.create_topic(1), kafka_server.create_topic(2)
     rows = [{"k": f"k{n % 7}", "v": n % 11 - 5} for n in range(300)]
@@ -66,11 +75,7 @@ def test_changes_become_the_last_record_of_a_key_and_tombstones(key_format, kafk
     for row in rows:
         totals[row["k"]] += row["v"]
     last = {message.key(): message.value() for message in kafka_server.committed(states)}
-    name = (
-        (lambda key: key.encode())
-        if key_format == "raw"
-        else (lambda key: json.dumps({"k": key}, separators=(",", ":")).encode())
-    )
+    name = KEYS_OF[key_format]
     alive = {key: json.loads(value) for key, value in last.items() if value is not None}
     assert alive == {name(key): {"k": key, "total": total} for key, total in totals.items() if total > 0}
     assert any(value is None for value in last.values()) == any(total <= 0 for total in totals.values())
@@ -99,13 +104,16 @@ def upserts(kafka_server, key_format):  # noqa: F811
         key = f"k{number}"
         row = None if rng.random() < 0.3 else {"k": key, "team": rng.choice("abc"), "points": rng.randrange(9)}
         alive[key] = row
-        written = key.encode() if key_format == "raw" else json.dumps({"k": key}).encode()
+        written = KEYS_OF[key_format](key)
         value = None if row is None else json.dumps(row)
         kafka_server.produce(topic, [value], key=written, partition=number % 3)
     return topic, [row for row in alive.values() if row is not None]
 
 
-@pytest.mark.parametrize(("key_format", "backend"), [campaign("raw", "hashmap"), ("json", "rocksdb")])
+@pytest.mark.parametrize(
+    ("key_format", "backend"),
+    [("avro", "rocksdb"), *(campaign(name, "hashmap") for name in ("csv", "json", "raw"))],
+)
 def test_a_topic_of_upserts_is_a_table(key_format, backend, kafka_server, tmp_path):  # noqa: F811
     topic, alive = upserts(kafka_server, key_format)
     t = TableEnvironment.create(parallelism=3, actor_system="local")
