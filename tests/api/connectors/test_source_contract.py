@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+from operator import itemgetter
+from unittest import mock
 
+import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import shelf_source
 from campaigns import campaign
 from kafka_server import kafka_server  # noqa: F401 - a fixture
 from postgresql_server import postgresql  # noqa: F401 - a fixture
+from pyarrow import orc
 from shelf_source import Shelf, ShelfReader, ShelfSource
 
 from headrace.connectors.datagen import GeneratorSource
@@ -20,7 +25,10 @@ from headrace.connectors.kafka import JsonMessages, KafkaOffsets, KafkaSource
 from headrace.connectors.sql.dialects import connector_of
 from headrace.connectors.sql.reading import ReadSettings
 from headrace.connectors.sql.source import KeyRanges, SqlSource
+from headrace.engine.columns.records import Batch
 from headrace.engine.errors import HeadraceError
+from headrace.formats import containers
+from headrace.formats.containers.sequence_files import SequenceEncoder, SequenceSettings
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
 
 
@@ -79,6 +87,81 @@ def followed_files(tmp_path):
     return json_files(tmp_path, follow="1 s")
 
 
+def csv_files(tmp_path, **options):
+    def put(part, numbers):
+        with open(tmp_path / f"{part}.csv", "a") as file:
+            file.writelines(f"{number},'{number}'\n" for number in numbers)
+
+    def put_bad(part):
+        with open(tmp_path / f"{part}.csv", "a") as file:
+            file.write("no number,x\n")
+
+    def source(**more):
+        schema = {"n": "int64", "t": "string"}
+        return FileSource.csv(tmp_path, schema, has_header=False, split_bytes=60, **more, **options)
+
+    return SourceSubject(
+        source(), number=lambda row: row["n"], put=put, num_parts=3, put_bad=put_bad,
+        passing_over=source(on_error="skip"), is_ordered=False,
+    )  # fmt: skip
+
+
+def csv_files_in_ranges(tmp_path):
+    return csv_files(tmp_path, splittable=True)
+
+
+def container_files(tmp_path, source, write, number=lambda row: row["n"], **options):
+    """Files that are written once: what a part is given later is another one."""
+
+    def put(part, numbers):
+        there = len(list(tmp_path.glob(f"{part}-*")))
+        write(tmp_path / f".{part}-{there}", numbers)
+        (tmp_path / f".{part}-{there}").rename(tmp_path / f"{part}-{there}")
+
+    return SourceSubject(source, number=number, put=put, num_parts=3, is_ordered=False, **options)
+
+
+def parquet_files(tmp_path, **options):
+    def write(path, numbers):
+        pq.write_table(pa.table({"n": numbers}), path, row_group_size=5)
+
+    source = FileSource.parquet(tmp_path, split_bytes=1, **options)
+    return container_files(tmp_path, source, write, discovers="follow" in options)
+
+
+def followed_parquet_files(tmp_path):
+    return parquet_files(tmp_path, follow="1 s")
+
+
+def orc_files(tmp_path):
+    def write(path, numbers):
+        with orc.ORCWriter(path, stripe_size=1, batch_size=4) as writer:
+            writer.write(pa.table({"n": numbers}))
+
+    return container_files(tmp_path, FileSource.orc(tmp_path, split_bytes=1), write)
+
+
+def avro_files(tmp_path):
+    schema = {"type": "record", "name": "numbers", "fields": [{"name": "n", "type": "long"}]}
+
+    def write(path, numbers):
+        with open(path, "wb") as file:
+            fastavro.writer(file, schema, [{"n": number} for number in numbers], sync_interval=20)
+
+    return container_files(tmp_path, FileSource.avro(tmp_path, split_bytes=40), write)
+
+
+def sequence_files(tmp_path):
+    def write(path, numbers):
+        encoder = SequenceEncoder(SequenceSettings())
+        rows = [(number, str(number)) for number in numbers]
+        with mock.patch.object(containers.sequence_files, "_SYNC_INTERVAL", 60):
+            path.write_bytes(encoder.encode(Batch.of_rows(rows)) + encoder.finish())
+
+    source = FileSource.sequence_file(tmp_path, split_bytes=100)
+    return container_files(tmp_path, source, write, itemgetter(0))
+
+
 def generated(tmp_path):
     return SourceSubject(GeneratorSource(lambda n: n, 60), number=int, made_up=range(60))
 
@@ -124,8 +207,13 @@ SUBJECTS = [
     sqlite_table_without_a_key, sqlite_table_in_ranges, sqlite_table_in_ranges_without_a_key,
 ]  # fmt: skip
 
+OF_FILES = [
+    csv_files, csv_files_in_ranges, parquet_files, followed_parquet_files, orc_files, avro_files, sequence_files,
+]  # fmt: skip
+"""They share what finds files, restores and ends with those of text and JSON, which are in every run."""
 
-@pytest.mark.parametrize("subject", SUBJECTS)
+
+@pytest.mark.parametrize("subject", [*SUBJECTS, *map(campaign, OF_FILES)])
 @pytest.mark.parametrize("check", SOURCE_CONTRACT, ids=lambda check: check.__name__)
 def test_source(check, subject, tmp_path):
     check(subject(tmp_path))

@@ -20,7 +20,7 @@ from test_documentation import GUIDE, blocks_of, lines
 PAGE = GUIDE / "kafka-first.md"
 PROGRAMS = {"python": "totals.py", "sql": "totals.sql"}
 
-PATIENCE_S = 150
+PATIENCE_S = 300
 
 
 def script_of(blocks, language):
@@ -44,7 +44,7 @@ def topics(kafka_server):  # noqa: F811
         kafka_server.delete_topic(topic)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("language", sorted(PROGRAMS))
 def test_a_newcomers_pipeline_is_killed_and_goes_on(language, kafka_server, topics, tmp_path):  # noqa: F811
     text = PAGE.read_text(encoding="utf-8").replace("localhost:9092", kafka_server.address)
