@@ -21,6 +21,7 @@ from headrace.connectors.mqtt import JsonMessages, MqttSink, MqttSource, TextMes
 from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.engine.kernel.metrics import MetricGroup
+from headrace.testing.acknowledging_contract import ACKNOWLEDGING_CONTRACT, AcknowledgingSubject
 
 
 def source_of(server, topics, **arguments):
@@ -116,27 +117,35 @@ def left(source):
 
 
 # --------------------------------------------------------------------------------------------------------- by a reader
-def test_what_comes_again_is_known_and_acknowledged(mqtt_server):  # noqa: F811
-    topic = mqtt_server.new_topic()
-    source = source_of(mqtt_server, topic, deduplicate_by="id")
+class EndedInOrder:
+    """A broker that writes its sessions down before it goes."""
+
+    def __init__(self, server):
+        self.stop, self.start, self.pause, self.resume = server.end, server.start, server.pause, server.resume
+
+
+@pytest.mark.parametrize("check", ACKNOWLEDGING_CONTRACT, ids=lambda check: check.__name__)
+def test_contract(check, mqtt_server):  # noqa: F811
+    topics = [mqtt_server.new_topic() for _ in range(3)]
+    source = source_of(mqtt_server, topics, deduplicate_by="id")
     mqtt_server.begin(source)
-    mqtt_server.send(topic, ["0", "1", "2"], first=0)
-    first = Reading(source)
-    assert first.rows(3) == ["0", "1", "2"]
-    splits = first.reader.snapshot_for(1)
-    mqtt_server.send(topic, ["3"], first=3)
-    assert first.rows(1) == ["3"]
-    first.reader.close()  # checkpoint 1 was complete, and nobody has heard of it
-    second = Reading(source, splits)
-    assert second.rows(1) == ["3"]
-    mqtt_server.end()
-    mqtt_server.start()
-    mqtt_server.send(topic, ["4"], first=4)
-    assert second.rows(1) == ["4"]
-    assert second.metrics.counters["num_redeliveries_known"] >= 4
-    second.checkpoint(2)
-    second.reader.close()
-    assert left(source) == []
+
+    def send(numbers):
+        for place, topic in enumerate(topics):
+            some = numbers[len(numbers) * place // 3 : len(numbers) * (place + 1) // 3]
+            mqtt_server.send(topic, [str(number) for number in some], first=some[0] if some else 0)
+
+    def num_left():
+        for place, topic in enumerate(topics):
+            mqtt_server.send(topic, ["behind"], first=1_000_000 + place)  # a session keeps its order
+        reading, rows = Reading(source), []
+        while rows.count("behind") < len(topics):
+            rows += reading.poll()
+        reading.reader.close()
+        return len(rows) - len(topics)
+
+    server = EndedInOrder(mqtt_server)
+    check(AcknowledgingSubject(source, number=int, send=send, num_left=num_left, server=server))
 
 
 def test_a_session_that_is_lost_is_an_error_each_time_or_counted(mqtt_server):  # noqa: F811

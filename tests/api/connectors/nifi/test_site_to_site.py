@@ -24,6 +24,7 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
 from headrace.engine.errors import ConfigurationError, SinkError, SourceError
 from headrace.engine.kernel.metrics import MetricGroup
+from headrace.testing.acknowledging_contract import ACKNOWLEDGING_CONTRACT, AcknowledgingSubject
 from headrace.testing.sink_harness import SinkTestHarness
 
 
@@ -74,33 +75,15 @@ def test_hostile_streams_are_errors():
 
 
 # --------------------------------------------------------------------------------------------------------------- source
-def test_flow_files_are_confirmed_behind_their_checkpoint(nifi):
-    nifi.fill(map(str, range(50)))
-    reading = Reading(source_of(nifi))
-    assert reading.rows(50) == [str(n) for n in range(50)]
-    reading.reader.snapshot_for(1)
-    assert nifi.left == 50
-    reading.reader.notify_checkpoint_complete(1)
-    wait_until(lambda: reading.poll() == [] and nifi.left == 0)
-    reading.reader.close()
-
-
-def test_what_comes_again_is_known(nifi):
-    nifi.fill(map(str, range(30)))
-    source = source_of(nifi)
-    first = Reading(source)
-    assert len(first.rows(30)) == 30
-    splits = first.reader.snapshot_for(1)
-    # It ends, and nobody has heard that checkpoint 1 is complete: NiFi rolls back. What is not closed would pull again.
-    first.reader.close()
-    nifi.roll_back(all_of_them=True)
-    nifi.fill(["30"])
-    second = Reading(source, splits)
-    assert second.rows(1) == ["30"]
-    second.reader.snapshot_for(2)
-    second.reader.notify_checkpoint_complete(2)
-    wait_until(lambda: second.poll() == [] and nifi.left == 0)
-    second.reader.close()
+@pytest.mark.parametrize("check", ACKNOWLEDGING_CONTRACT, ids=lambda check: check.__name__)
+def test_contract_of_an_output_port(check, nifi):
+    check(
+        AcknowledgingSubject(
+            source_of(nifi), number=int, send=lambda numbers: nifi.fill(map(str, numbers)), num_left=lambda: nifi.left,
+            is_told=lambda: nifi.left == 0, give_up=lambda: nifi.roll_back(all_of_them=True),
+            narrow=source_of(nifi, prefetch=10, batch_count=10), server=nifi,
+        )
+    )  # fmt: skip
 
 
 def test_transactions_live_on_and_are_given_back_in_order():

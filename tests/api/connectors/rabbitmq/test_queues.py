@@ -25,6 +25,7 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
 from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError, SourceError
 from headrace.engine.kernel.metrics import MetricGroup
+from headrace.testing.acknowledging_contract import ACKNOWLEDGING_CONTRACT, AcknowledgingSubject
 from headrace.testing.sink_harness import SinkTestHarness
 
 
@@ -83,26 +84,23 @@ class Reading:
         return [] if found is NOTHING_NOW else [row for part in found for row in part.batch.rows]
 
 
-def test_what_comes_again_is_known_and_acknowledged(rabbitmq_server):  # noqa: F811
-    queue = rabbitmq_server.new_queue()
-    rabbitmq_server.send(queue, ["0", "1", "2"])
-    source = source_of(rabbitmq_server, queue)
-    first = Reading(source)
-    assert first.rows(3) == ["0", "1", "2"]
-    splits = first.reader.snapshot_for(1)
-    rabbitmq_server.send(queue, ["3"], first=3)
-    assert first.rows(1) == ["3"]
-    first.reader.close()  # checkpoint 1 was complete, and nobody has heard of it
-    second = Reading(source, splits)
-    assert second.rows(1) == ["3"]
-    rabbitmq_server.kill()
-    rabbitmq_server.start()
-    rabbitmq_server.send(queue, ["4"], first=4)
-    assert second.rows(1) == ["4"]
-    second.reader.snapshot_for(2)
-    second.reader.notify_checkpoint_complete(2)
-    second.reader.close()
-    assert rabbitmq_server.left(queue) == []
+@pytest.mark.parametrize("check", ACKNOWLEDGING_CONTRACT, ids=lambda check: check.__name__)
+def test_contract(check, rabbitmq_server):  # noqa: F811
+    queues = [rabbitmq_server.new_queue() for _ in range(1 if "may_be_open" in check.__name__ else 3)]
+
+    def send(numbers):
+        for place, queue in enumerate(queues):
+            some = numbers[len(numbers) * place // len(queues) : len(numbers) * (place + 1) // len(queues)]
+            if some:
+                rabbitmq_server.send(queue, [str(number) for number in some], first=some[0])
+
+    check(
+        AcknowledgingSubject(
+            source_of(rabbitmq_server, queues), number=int, send=send, server=rabbitmq_server,
+            num_left=lambda: sum(len(rabbitmq_server.left(queue)) for queue in queues),
+            narrow=source_of(rabbitmq_server, queues, prefetch=10),
+        )
+    )  # fmt: skip
 
 
 def test_a_queue_goes_on_behind_its_prefetch_count(rabbitmq_server):  # noqa: F811
