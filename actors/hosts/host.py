@@ -60,18 +60,10 @@ from .host_system import HostSystem
 from .log_files import EVENTS_LOGGER
 from .record_samples import Tap
 
-__all__ = [
-    "EVENTS_VARIABLE",
-    "HostKernel",
-    "MachineFactory",
-    "write_events_to_stderr",
-]
+__all__ = ["HostKernel", "MachineFactory"]
 
 _EVENTS = logging.getLogger(EVENTS_LOGGER)
 """The operational log: one line for each event of a control machine, at level INFO."""
-
-EVENTS_VARIABLE = "HEADRACE_EVENTS"
-"""Environment variable of processes that nobody else can set up: 1 has them write the operational log."""
 
 MachineFactory = Callable[[Address], Machine]
 """Builds a machine on its host; gets the machine's own address."""
@@ -87,14 +79,6 @@ MAX_UNACKNOWLEDGED_FRAMES = 32
 
 LINGER_MS = 1_000
 """How long a host that stops in order waits for its last messages to be acknowledged."""
-
-
-def write_events_to_stderr() -> None:
-    """Have this process write the operational log to its standard error."""
-    if not _EVENTS.handlers:
-        _EVENTS.addHandler(logging.StreamHandler())  # of lines as they are
-    _EVENTS.setLevel(logging.INFO)
-    _EVENTS.propagate = False
 
 
 class _Cell:

@@ -28,10 +28,21 @@ from headrace.engine.kernel.event_log import key_values
 from headrace.engine.protocol.observation_messages import LogChunk, LogFile, ObservedTask
 from headrace.state.credentials import masked
 
-__all__ = ["EVENTS_LOGGER", "HostLogs", "cluster_log_folder", "host_logs", "remove_old_logs"]
+__all__ = [
+    "EVENTS_LOGGER",
+    "EVENTS_VARIABLE",
+    "HostLogs",
+    "cluster_log_folder",
+    "host_logs",
+    "remove_old_logs",
+    "write_events_to_stderr",
+]
 
 EVENTS_LOGGER = "headrace.events"
 """The operational log, whose lines are keys and values already."""
+
+EVENTS_VARIABLE = "HEADRACE_EVENTS"
+"""Environment variable of processes that nobody else can set up: 1 has them write the operational log."""
 
 FOLDER_VARIABLE = "HEADRACE_LOG_DIR"
 """Environment variable: where logs go, instead of the system's folder for temporary files."""
@@ -43,6 +54,15 @@ MAX_CHUNK_BYTES = 1 << 20
 MAX_LINE_CHARACTERS = 8_000
 KEPT_DAYS = 7
 """Logs of clusters that nobody has written to for so long are removed when another one starts."""
+
+
+def write_events_to_stderr() -> None:
+    """Have this process write the operational log to its standard error."""
+    events = logging.getLogger(EVENTS_LOGGER)
+    if not events.handlers:
+        events.addHandler(logging.StreamHandler())  # of lines as they are
+    events.setLevel(logging.INFO)
+    events.propagate = False
 
 
 def _base_folder() -> Path:

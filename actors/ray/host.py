@@ -49,9 +49,15 @@ from headrace.engine.protocol.messages import RequestFailed
 from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR
 from headrace.state.reading.program_pickles import dump_program, load_program
 
-from ..hosts.host import EVENTS_VARIABLE, HostKernel, MachineFactory, write_events_to_stderr
+from ..hosts.host import HostKernel, MachineFactory
 from ..hosts.host_system import ProcessClocks, SteadyClock, Ticks
-from ..hosts.log_files import HostLogs, cluster_log_folder, remove_old_logs
+from ..hosts.log_files import (
+    EVENTS_VARIABLE,
+    HostLogs,
+    cluster_log_folder,
+    remove_old_logs,
+    write_events_to_stderr,
+)
 from ..hosts.observer import HostObserver, LoopThread
 from ..hosts.offloads import OffloadPools
 from ..hosts.wire import decode, encode

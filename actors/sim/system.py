@@ -37,7 +37,7 @@ from ..hosts.interrupts import Interrupts
 from .faults import FaultPlan, Range
 from .processes import HostKilled, SimHost, build_checked, copied
 from .story import Story
-from .virtual_loop import VirtualLoop
+from .virtual_loop import OffloadedWorks
 
 __all__ = ["EPOCH_MS", "HostKilled", "SimSystem", "SimulationHangError"]
 
@@ -108,8 +108,7 @@ class SimSystem:
         self._num_jobs = 0
         # Works of user functions that have not begun: what can still be cancelled.
         self._cancellable: set[tuple[str, str, str, Any]] = set()
-        # Runs coroutines, each from its beginning to its end at one moment; made for the first one.
-        self._loop: VirtualLoop | None = None
+        self._works = OffloadedWorks()
         for _ in range(faults.random_kills):
             self._at(self._draw(faults.fault_window_ms), self._kill_any)
         for _ in range(faults.freezes):
@@ -247,8 +246,7 @@ class SimSystem:
         for host in self._hosts.values():
             host.is_alive = False
         self._events.clear()
-        if self._loop is not None:
-            self._loop.close()
+        self._works.close()
 
     # ---------------------------------------------------------------------------------------------------- HostSystem
     def clock(self) -> int:
@@ -477,7 +475,7 @@ class SimSystem:
         try:
             self._on_point(host.name, f"io.{work.name}.before")
             try:
-                result, slept = self._do(work)
+                result, slept = self._works.do(work)
             except BaseException as error:
                 raise_from_outside(error)
                 failure = error
@@ -488,22 +486,12 @@ class SimSystem:
         completed = OffloadCompleted(work.name, work.token, result, failure)
         self._at(slept + self._draw(self.faults.completion_ms), self._completion_arrives, host, actor, completed)
 
-    def _do(self, work: Offload) -> tuple[Any, int]:
-        """The work's result, and how long a coroutine has slept for it (microseconds)."""
-        if work.kind != "coroutine":
-            return work.work(), 0
-        if self._loop is None:
-            self._loop = VirtualLoop()
-        before = self._loop.time()
-        result = self._loop.run_until_complete(_awaited(work))
-        return result, int((self._loop.time() - before) * 1_000_000)
-
     def _do_stray(self, host: SimHost, work: Offload) -> None:
         """A write that was on its way when its sender died."""
         if self.faults.stray_work and self._random.random() < self.faults.stray_work:
             self._tell(host.name, f"stray {work.name}")
             with contextlib.suppress(Exception, HostKilled, SystemExit, GeneratorExit):
-                self._do(work)
+                self._works.do(work)
 
     def _completion_arrives(self, host: SimHost, actor: str, completed: OffloadCompleted) -> None:
         if host.is_alive and not self._defer(host, self._completion_arrives, host, actor, completed):
@@ -596,10 +584,6 @@ class SimSystem:
     def _hung(self, what: str) -> SimulationHangError:
         message = f"{what}; hosts alive: {', '.join(self.hosts) or 'none'}; the last events:\n{self.story()}\n"
         return SimulationHangError(message, seed=self.seed, virtual_ms=self._now // 1_000)
-
-
-async def _awaited(work: Offload) -> Any:
-    return await work.work()
 
 
 def _host_gone(address: Address) -> HostGoneError:

@@ -1,9 +1,7 @@
 """The client's hold on a submitted job: its status, its end, its reports.
 
-A `JobClient` asks; it decides nothing. It follows a job by long polls of its `JobView`, and fetches what subtasks
-report (printed lines, collected rows) as it goes. Reports are numbered by the JobManager, so a fetch that is repeated
-or interrupted loses and doubles nothing. How a job ended becomes a `JobExecutionResult` or a typed error here, with the
-failure that ended it as its cause.
+A `JobClient` asks; it decides nothing. How it follows a job is in `headrace.jobs.conversation`. How a job ended becomes
+a `JobExecutionResult` or a typed error here, with the failure that ended it as its cause.
 
 Source: PyFlink's ``JobClient`` and ``JobStatus``.
 """
@@ -16,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +27,10 @@ from headrace.engine.protocol.messages import (
     CancelJob,
     FailTaskOnPurpose,
     FetchJobDetails,
-    FetchReports,
     KillSlotOnPurpose,
-    ReportsFetched,
     RescaleJob,
     StopJob,
     TakeCheckpoint,
-    WaitForJob,
 )
 from headrace.engine.protocol.savepoint_messages import (
     SavepointState,
@@ -48,9 +43,10 @@ from headrace.engine.protocol.views import JobView, StopMode
 from headrace.state.identifiers import JobId, OperatorId
 
 from ..arguments.places import lasting_place
+from .conversation import ASK_TIMEOUT_MS, PATIENCE_MS, POLL_MS, JobConversation, ReportListener
 from .event_time import explain_event_time
 from .execution_result import JobExecutionResult
-from .progress import Progress, ProgressListener, render_html
+from .progress import ProgressListener, render_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,22 +64,8 @@ __all__ = [
     "print_report",
 ]
 
-ReportListener = Callable[[OperatorId, int, Any], None]
-"""Told one report: operator, subtask, value."""
-
-_POLL_MS = 200
-"""Longest wait of one poll: what was printed is seen at most this late."""
-
 _SAVEPOINT_POLL_MS = 1_000
 """Longest wait of one question after a savepoint."""
-
-_ASK_TIMEOUT_MS = 30_000
-"""An answer that takes longer than this, over its own wait, is taken for lost."""
-
-_PATIENCE_MS = 300_000
-"""How long a client that follows a job waits for an answer. Machines that are busy with other things answer late, and
-silence of a minute says nothing of the job. A cluster that has ended is known to have, and is not waited for.
-"""
 
 
 def print_report(_operator: OperatorId, _subtask: int, lines: Any) -> None:
@@ -117,19 +99,10 @@ class JobClient:
         self._cluster = cluster
         self._job_id = job_id
         self._job_name = job_name
-        self._on_progress = on_progress.update if isinstance(on_progress, Progress) else on_progress
         self._delivery = delivery
         self.earlier: JobClient | None = None
         """In a notebook the client of the job of this name that still ran when this one was started; else None."""
-        self._on_report = on_report or {}
-        # One conversation at a time: reports must be handed on in order, each once.
-        self._lock = threading.RLock()
-        # The newest view seen; its version is what the next long poll waits to be passed.
-        self._view: JobView | None = None
-        # Where the next fetch of reports goes on; everything before it has been handed to its listener.
-        self._report_offset = 0
-        # The job has ended and all its reports have been handed on: its JobManager need not be there any more.
-        self._has_all_reports = not self._on_report
+        self._conversation = JobConversation(cluster, job_id, on_progress, on_report or {})
 
     def get_job_id(self) -> JobId:
         """Return the job's id."""
@@ -141,7 +114,7 @@ class JobClient:
 
     def view(self) -> JobView:
         """Everything that is known of the job now."""
-        return self._poll(0)
+        return self._conversation.poll(0)
 
     def live(self) -> LiveOutput:
         """Show the job's progress below a cell of a notebook until it has ended; the kernel stays free.
@@ -151,7 +124,7 @@ class JobClient:
         """
         from .notebook_output import LiveOutput
 
-        self._on_progress = None  # it is shown here from now on
+        self._conversation.on_progress = None  # it is shown here from now on
 
         def look() -> tuple[str, bool]:
             view = self.view()
@@ -173,7 +146,7 @@ class JobClient:
     def views(self) -> Iterator[JobView]:
         """Follow the job: each new view as it comes (at least one every 200 ms), the last one once it has ended."""
         while True:
-            view = self._poll(_POLL_MS)
+            view = self._conversation.poll(POLL_MS)
             yield view
             if JobStatus(view.state).is_terminal:
                 return
@@ -229,7 +202,7 @@ class JobClient:
         return LiveOutput(self, look, is_stopped.set)
 
     def _details(self) -> JobDetails:
-        details: JobDetails = self._cluster.ask_job(self._job_id, FetchJobDetails(vertices=()), _ASK_TIMEOUT_MS)
+        details: JobDetails = self._conversation.ask(FetchJobDetails(vertices=()))
         return details
 
     def explain_event_time(self) -> str:
@@ -252,7 +225,7 @@ class JobClient:
         Raises:
             JobError: If the job has ended, and its JobManager is gone.
         """
-        lines: list[str] = self._cluster.ask_job(self._job_id, FetchStory(about), _ASK_TIMEOUT_MS)
+        lines: list[str] = self._conversation.ask(FetchStory(about))
         return lines
 
     def kill_slot(self, index: int = 0) -> str:
@@ -264,7 +237,7 @@ class JobClient:
         Returns:
             The name of the killed process's host.
         """
-        return str(self._cluster.ask_job(self._job_id, KillSlotOnPurpose(index), _ASK_TIMEOUT_MS))
+        return str(self._conversation.ask(KillSlotOnPurpose(index)))
 
     def fail_task(self, operator: str, subtask: int = 0, reason: str = "by request") -> str:
         """Have one task fail as if its program had, to see the job recover from it.
@@ -281,7 +254,7 @@ class JobClient:
             ConfigurationError: If there is no such task, or it does not run.
         """
         request = FailTaskOnPurpose(operator, subtask, reason)
-        return str(self._cluster.ask_job(self._job_id, request, _ASK_TIMEOUT_MS))
+        return str(self._conversation.ask(request))
 
     def rescale(
         self,
@@ -317,8 +290,8 @@ class JobClient:
         if isinstance(parallelism, Mapping):
             named = {**parallelism, **named}
             parallelism = None
-        self._cluster.ask_job(self._job_id, RescaleJob(parallelism, named), int(timeout * 1_000))
-        self._poll(0)
+        self._conversation.ask(RescaleJob(parallelism, named), int(timeout * 1_000))
+        self._conversation.poll(0)
 
     def query_state(
         self,
@@ -351,10 +324,10 @@ class JobClient:
 
     def cancel(self) -> None:
         """Cancel the job; returns when it has ended, in whatever state."""
-        with self._lock:
-            while not self._cluster.ask_job(self._job_id, CancelJob(), _ASK_TIMEOUT_MS):
-                self._poll(_POLL_MS)
-            self._poll(0)
+        with self._conversation.lock:
+            while not self._conversation.ask(CancelJob()):
+                self._conversation.poll(POLL_MS)
+            self._conversation.poll(0)
 
     def stop(self, *, drain: bool = False, timeout: float | None = None) -> str | None:
         """End the job in order, losing nothing; returns when it has ended.
@@ -388,11 +361,11 @@ class JobClient:
         """
         mode = StopMode.DRAIN if drain else StopMode.SUSPEND
         deadline = None if timeout is None else time.monotonic() + timeout
-        view = self._poll(0)
+        view = self._conversation.poll(0)
         while not JobStatus(view.state).is_terminal:
             if view.stopping is not mode:  # not asked for yet, or the present leader has not heard of it
-                self._cluster.ask_job(self._job_id, StopJob(mode), _ASK_TIMEOUT_MS)
-            view = self._poll(_POLL_MS)
+                self._conversation.ask(StopJob(mode))
+            view = self._conversation.poll(POLL_MS)
             if deadline is not None and time.monotonic() >= deadline and not JobStatus(view.state).is_terminal:
                 message = f"job {self._job_name!r} is still {view.state} after {timeout} s"
                 raise TimeoutError(message)
@@ -424,7 +397,7 @@ class JobClient:
         """
         self._wait_until_running(time.monotonic() + timeout)
         timeout_ms = int(timeout * 1_000)
-        return str(self._cluster.ask_job(self._job_id, TakeCheckpoint(full, timeout_ms), timeout_ms).path)
+        return str(self._conversation.ask(TakeCheckpoint(full, timeout_ms), timeout_ms).path)
 
     def trigger_savepoint(
         self, directory: str | os.PathLike[str] | None = None, *, timeout: float | None = None
@@ -504,7 +477,7 @@ class JobClient:
             path = self._follow_savepoint(request, deadline)
         except JobError:
             # Its JobManager is gone. Maybe it was stopped by this, and only the answer was lost.
-            view = self._poll(0)
+            view = self._conversation.poll(0)
             if view.savepoint_path is None:
                 raise
             path = view.savepoint_path
@@ -512,17 +485,17 @@ class JobClient:
         return path
 
     def _wait_until_running(self, deadline: float | None) -> None:
-        view = self._poll(0)
+        view = self._conversation.poll(0)
         while view.state in (JobStatus.CREATED, JobStatus.RESTARTING):
             if deadline is not None and time.monotonic() >= deadline:
                 message = f"job {self._job_name!r} is still {view.state}"
                 raise TimeoutError(message)
-            view = self._poll(_POLL_MS)
+            view = self._conversation.poll(POLL_MS)
 
     def _follow_savepoint(self, request: TriggerSavepoint | StopWithSavepoint, deadline: float | None) -> str:
         """Ask until it is decided; gives the path."""
         while True:
-            status: SavepointStatus = self._cluster.ask_job(self._job_id, request, request.timeout_ms + _ASK_TIMEOUT_MS)
+            status: SavepointStatus = self._conversation.ask(request, request.timeout_ms + ASK_TIMEOUT_MS)
             if status.error is not None:
                 raise status.error
             if status.state is SavepointState.COMPLETE:
@@ -546,9 +519,9 @@ class JobClient:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1_000)
-            patience_ms = _PATIENCE_MS if deadline is None else min(_PATIENCE_MS, max(_ASK_TIMEOUT_MS, left_ms))
-            view = self._poll(max(0, min(_POLL_MS, left_ms)), patience_ms)
+            left_ms = POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1_000)
+            patience_ms = PATIENCE_MS if deadline is None else min(PATIENCE_MS, max(ASK_TIMEOUT_MS, left_ms))
+            view = self._conversation.poll(max(0, min(POLL_MS, left_ms)), patience_ms)
             if JobStatus(view.state).is_terminal:
                 return view
             if deadline is not None and time.monotonic() >= deadline:
@@ -586,32 +559,6 @@ class JobClient:
 
     def __await__(self) -> Generator[Any, None, JobExecutionResult]:
         return asyncio.to_thread(self.result).__await__()
-
-    def _poll(self, wait_ms: int, patience_ms: int = _PATIENCE_MS) -> JobView:
-        """One long poll; tells listeners what is new. A cluster that is there but silent is waited for."""
-        with self._lock:
-            seen = -1 if self._view is None or wait_ms == 0 else self._view.version
-            view: JobView = self._cluster.ask_job(self._job_id, WaitForJob(seen, wait_ms), wait_ms + patience_ms)
-            if not self._has_all_reports:
-                self._fetch_reports(patience_ms, has_ended=JobStatus(view.state).is_terminal)
-            is_new = self._view is None or view.version != self._view.version
-            self._view = view
-            if is_new and self._on_progress is not None:
-                self._on_progress(view)
-            return view
-
-    def _fetch_reports(self, patience_ms: int, *, has_ended: bool) -> None:
-        while not self._has_all_reports:
-            request = FetchReports(self._report_offset)
-            fetched: ReportsFetched = self._cluster.ask_job(self._job_id, request, patience_ms)
-            self._report_offset = fetched.next_offset
-            for operator, subtask, name, value in fetched.reports:
-                listener = self._on_report.get(name)
-                if listener is not None:
-                    listener(operator, subtask, value)
-            if not fetched.reports:
-                self._has_all_reports = has_ended
-                return
 
     def __repr__(self) -> str:
         return f"JobClient({self._job_name!r}, {self._job_id})"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from ..sql.parsing.names import parts_of
 from .catalog import Catalogs, CatalogView, TemporaryView
 from .descriptors import TableDescriptor, literal
-from .expressions.expression import quoted
+from .expressions.rendering import quoted
 from .result import TableResult
 from .table import Table
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError
 
 from ..sql.parsing.types import parse_type, sql_name
-from .expressions.expression import Expression, Rendering, quoted
+from .expressions.expression import Expression
+from .expressions.rendering import Rendering, quoted
 
 __all__ = [
     "DataType",

@@ -22,7 +22,8 @@ from ..jobs.notebook_output import LiveOutput
 from ..sql.functions.registry import SqlFunction
 from ..sql.parsing.types import sql_name
 from ..sql.relations import Relation
-from .expressions.expression import Expression, Rendering, WindowPart, as_expression, col, expr, quoted
+from .expressions.expression import Expression, as_expression, col, expr
+from .expressions.rendering import Rendering, WindowPart, quoted
 from .expressions.table_windows import GroupWindow, OverWindow
 from .result import TableResult
 

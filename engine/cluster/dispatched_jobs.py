@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..errors import JobFailedError
+from ..errors import JobFailedError, NoResourceAvailableError
 from ..kernel.config import JobSettings
 from ..protocol.details import JobDetails
 from ..protocol.messages import SubmitJob
@@ -14,15 +14,27 @@ from .job_store_io import RecoveredJob
 
 __all__ = [
     "LEADER_LOST",
+    "MAX_VAIN_EPOCHS",
+    "NO_STRATEGY",
+    "STEADY_MS",
     "DispatchedJob",
     "ended_job",
     "failed_view",
     "first_view",
     "restarting_view",
     "taken_over_view",
+    "too_large",
 ]
 
 LEADER_LOST = "the cluster's leader was lost"
+
+NO_STRATEGY = "it has no restart strategy"
+
+MAX_VAIN_EPOCHS = 10
+"""So many JobManagers in a row may die without progress; one more and the job has failed."""
+
+STEADY_MS = 60_000
+"""A JobManager under which all tasks ran for so long has made progress, also if the job takes no checkpoints."""
 
 
 @dataclass(slots=True)
@@ -65,6 +77,34 @@ class DispatchedJob:
             self.running_since_ms = None
         elif self.running_since_ms is None:
             self.running_since_ms = now_ms
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether it has a restart strategy."""
+        return self.submission.settings.restart_strategy().max_attempts != 0
+
+    def note_loss(self, now_ms: int) -> str | None:
+        """Note that its JobManager was lost; gives why the job fails with it, None if another one is to be started."""
+        if self.has_run and not self.may_restart:
+            return NO_STRATEGY
+        was_steady = self.running_since_ms is not None and now_ms - self.running_since_ms >= STEADY_MS
+        self.num_vain_epochs = 1 if was_steady else self.num_vain_epochs + 1
+        if self.num_vain_epochs > MAX_VAIN_EPOCHS:
+            return f"{self.num_vain_epochs} in a row without progress"
+        return None
+
+    def present_details(self) -> JobDetails:
+        """The job in full, as far as it is known here."""
+        settings = None if self.view.is_data_set else self.submission.settings
+        return replace(self.details or JobDetails(self.view, settings), view=self.view)
+
+
+def too_large(submission: SubmitJob, max_slots: int | None) -> NoResourceAvailableError | None:
+    """The error of a job that needs more slots than the cluster will ever have; None if it may run."""
+    if not max_slots or submission.num_slots <= max_slots:
+        return None
+    message = f"{submission.num_slots} slots needed, {max_slots} available"
+    return NoResourceAvailableError(message, hint="Lower the parallelism or raise max_slots.", job=submission.name)
 
 
 def ended_job(recovered: RecoveredJob, now_ms: int) -> DispatchedJob:

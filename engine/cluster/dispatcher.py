@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from headrace.state.credentials import masked
@@ -33,7 +33,6 @@ from ..errors import (
     ConfigurationError,
     InternalError,
     JobNotFoundError,
-    NoResourceAvailableError,
     SupersededError,
 )
 from ..kernel.config import ClusterSettings
@@ -45,17 +44,14 @@ from ..kernel.machine import (
     HostPinged,
     HostTerminated,
     KillHost,
-    Offload,
     OffloadCompleted,
     Reply,
     Send,
     Started,
-    StartTimer,
     StopHost,
     kind_of,
 )
 from ..protocol.control_messages import AllReleased, JobArchived, TaskManagersAsked
-from ..protocol.details import JobDetails
 from ..protocol.messages import (
     CancelReportedJob,
     FindJobManager,
@@ -74,12 +70,14 @@ from ..protocol.states import JobStatus
 from ..protocol.views import JobView
 from .dispatched_jobs import (
     LEADER_LOST,
+    NO_STRATEGY,
     DispatchedJob,
     ended_job,
     failed_view,
     first_view,
     restarting_view,
     taken_over_view,
+    too_large,
 )
 from .job_archive import overdue_jobs, thin_out
 from .job_cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
@@ -95,8 +93,8 @@ from .leadership import (
     WhoLeads,
 )
 from .reported_jobs import ReportedJobs, ReportsDue
-from .shutdown import Shutdown, ShutdownTimedOut
-from .standbys import HighAvailability, Standbys, StandbysDue
+from .shutdown import JobsAwaited, Shutdown, ShutdownTimedOut, await_jobs
+from .standbys import HighAvailability, PredecessorEnded, Standbys, StandbysDue, end_predecessor
 from .store_work import (
     Acceptance,
     EndStored,
@@ -110,32 +108,8 @@ from .store_work import (
 
 __all__ = ["Dispatcher"]
 
-MAX_VAIN_EPOCHS = 10
-"""So many JobManagers in a row may die without progress; one more and the job has failed."""
-
-STEADY_MS = 60_000
-"""A JobManager under which all tasks ran for so long has made progress, also if the job takes no checkpoints."""
-
-JOBS_AWAITED_MS = 120_000
-"""A cluster that ends with its jobs ends after so long without any, too: who was to submit one has gone."""
-
 MAX_STORE_ATTEMPTS = 5
 """A submission that could not be stored so often is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PredecessorEnded:
-    """Token of the offloaded end of the leader before."""
-
-    host: str
-
-    def __str__(self) -> str:
-        return self.host
-
-
-@dataclass(frozen=True, slots=True)
-class _JobsAwaited:
-    """Timer: a cluster that is there for its jobs alone has waited long enough for the first one."""
 
 
 class Dispatcher:
@@ -195,7 +169,7 @@ class Dispatcher:
             AllReleased: self._on_all_released,
             ShutdownTimedOut: self._on_shutdown_timed_out,
             Started: self._on_started,
-            _JobsAwaited: self._on_jobs_awaited,
+            JobsAwaited: self._on_jobs_awaited,
             JobCleanedUp: self._cleaned_up,
             StoreAgain: self._on_store_again,
             CleanUpAgain: lambda _timer, _now_ms: self._cleanup.again(),
@@ -209,7 +183,7 @@ class Dispatcher:
             EndStored: self._end_stored,
             JobsRecovered: self._recovered,
             LeaseReleased: self._lease_released,
-            _PredecessorEnded: self._predecessor_ended,
+            PredecessorEnded: self._predecessor_ended,
         }
         self._handlers |= dict.fromkeys((*self._store_handlers, JobForgotten), self._on_stored)
 
@@ -259,14 +233,9 @@ class Dispatcher:
     def _submit(self, ask_id: str, submission: SubmitJob, now_ms: int) -> list[Command]:
         if submission.job_id in self._jobs:
             return [Reply(ask_id, JobSubmitted(submission.job_id))]
-        if self._shutdown is not None:
-            return [Reply(ask_id, RequestFailed(_shutting_down()))]
-        limit = self._settings.max_slots
-        if limit and submission.num_slots > limit:
-            message = f"{submission.num_slots} slots needed, {limit} available"
-            hint = "Lower the parallelism or raise max_slots."
-            error = NoResourceAvailableError(message, hint=hint, job=submission.name)
-            return [Reply(ask_id, RequestFailed(error))]
+        refusal = _shutting_down() if self._shutdown is not None else too_large(submission, self._settings.max_slots)
+        if refusal is not None:
+            return [Reply(ask_id, RequestFailed(refusal))]
         if self._ha is None:
             return [*self._accept(submission, now_ms), Reply(ask_id, JobSubmitted(submission.job_id))]
         acceptance = self._accepting.get(submission.job_id)
@@ -287,9 +256,7 @@ class Dispatcher:
             message = f'there is no job "{job_id}" in this cluster'
             return RequestFailed(JobNotFoundError(message))
         address = None if job.host is None else job_manager_of(job.host)
-        settings = None if job.view.is_data_set else job.submission.settings
-        details = job.details or JobDetails(job.view, settings)
-        return JobManagerFound(address, job.epoch, job.view, replace(details, view=job.view))
+        return JobManagerFound(address, job.epoch, job.view, job.present_details())
 
     def _drop_oldest_ended(self) -> list[Command]:
         commands: list[Command] = []
@@ -380,12 +347,9 @@ class Dispatcher:
         reason = f"its JobManager {event.host} was lost: {masked(event.reason)}"
         if self._shutdown is not None:
             return self._fail(job, f"the cluster was shut down; {reason}", now_ms)
-        if job.has_run and job.submission.settings.restart_strategy().max_attempts == 0:
-            return self._fail(job, f"{reason}; it has no restart strategy", now_ms)
-        was_steady = job.running_since_ms is not None and now_ms - job.running_since_ms >= STEADY_MS
-        job.num_vain_epochs = 1 if was_steady else job.num_vain_epochs + 1
-        if job.num_vain_epochs > MAX_VAIN_EPOCHS:
-            return self._fail(job, f"{reason}; {job.num_vain_epochs} in a row without progress", now_ms)
+        problem = job.note_loss(now_ms)
+        if problem is not None:
+            return self._fail(job, f"{reason}; {problem}", now_ms)
         job.view = restarting_view(job, reason, now_ms)
         return self._start_job_manager(job, now_ms)
 
@@ -409,11 +373,9 @@ class Dispatcher:
         return self._await_jobs() if self._is_active else []
 
     def _await_jobs(self) -> list[Command]:
-        if not self._settings.ends_with_jobs:
-            return []
-        return [StartTimer("jobs awaited", JOBS_AWAITED_MS, _JobsAwaited())]
+        return [await_jobs()] if self._settings.ends_with_jobs else []
 
-    def _on_jobs_awaited(self, _timer: _JobsAwaited, _now_ms: int) -> list[Command]:
+    def _on_jobs_awaited(self, _timer: JobsAwaited, _now_ms: int) -> list[Command]:
         self._may_end_with_jobs = True
         return []
 
@@ -492,12 +454,11 @@ class Dispatcher:
         assert self._election is not None
         self._standbys = Standbys(self._ha, self.term)
         self._store = StoreWork(self._ha, self.term)
-        commands = [*self._standbys.start(), self._store.recover()]
-        before, end_host = self._election.predecessor, self._ha.end_host
-        if before is not None and end_host is not None:
-            end = functools.partial(end_host, before)
-            commands.append(Offload("end_predecessor", _PredecessorEnded(before.host), end))
-        return commands
+        return [
+            *self._standbys.start(),
+            self._store.recover(),
+            *end_predecessor(self._ha, self._election.predecessor),
+        ]
 
     def _recovered(self, event: OffloadCompleted, now_ms: int) -> list[Command]:
         self._refusal = event.error if isinstance(event.error, ConfigurationError) else None
@@ -520,8 +481,8 @@ class Dispatcher:
             job = DispatchedJob(submission, first_view(submission, now_ms), is_first=False, has_run=True)
             self._jobs[recovered.job_id] = job
             self.log.add(now_ms, f"job {recovered.job_id}", f"taken over under epoch {self.term}")
-            if submission.settings.restart_strategy().max_attempts == 0:
-                commands += self._fail(job, f"{LEADER_LOST}; it has no restart strategy", now_ms)
+            if not job.may_restart:
+                commands += self._fail(job, f"{LEADER_LOST}; {NO_STRATEGY}", now_ms)
             else:
                 job.view = taken_over_view(job, self.term, now_ms)
                 commands += self._start_job_manager(job, now_ms)

@@ -14,10 +14,23 @@ from ..protocol.control_messages import ReleaseAll
 from ..protocol.messages import CancelJob
 from .job_manager_hosts import job_manager_of
 
-__all__ = ["Shutdown", "ShutdownTimedOut"]
+__all__ = ["JobsAwaited", "Shutdown", "ShutdownTimedOut", "await_jobs"]
+
+JOBS_AWAITED_MS = 120_000
+"""A cluster that ends with its jobs ends after so long without any, too: who was to submit one has gone."""
 
 SHUTDOWN_TIMEOUT_MS = 15_000
 """Jobs that have not ended so long after the cluster was told to shut down are killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobsAwaited:
+    """Timer: a cluster that is there for its jobs alone has waited long enough for the first one."""
+
+
+def await_jobs() -> StartTimer:
+    """Wait for the first job of a cluster that is there for its jobs alone."""
+    return StartTimer("jobs awaited", JOBS_AWAITED_MS, JobsAwaited())
 
 
 @dataclass(frozen=True, slots=True)

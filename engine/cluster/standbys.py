@@ -1,4 +1,4 @@
-"""What a leading Dispatcher knows of its standbys, and when it starts new ones.
+"""What a leading Dispatcher knows of its standbys, when it starts new ones, and how it ends the leader before.
 
 Standbys report again and again; one that has not been heard of for twice the length of a lease is gone, and another
 is started in its place. It has no parent, so that it outlives the leader. Whether a report was late or a standby
@@ -9,6 +9,7 @@ Source: Akka's supervision of cluster singletons; Flink leaves this to Kubernete
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,10 @@ from typing import Any
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.checkpoints.leases import LeaderRecord, LeaseStore
 
-from ..kernel.machine import Address, Command, Send, SpawnHost, StartTimer
+from ..kernel.machine import Address, Command, Offload, Send, SpawnHost, StartTimer
 from .leadership import EndStandby
 
-__all__ = ["HEAD", "HighAvailability", "Standbys", "StandbysDue", "is_head"]
+__all__ = ["HEAD", "HighAvailability", "PredecessorEnded", "Standbys", "StandbysDue", "end_predecessor", "is_head"]
 
 HEAD = "head"
 """The only head of a cluster without high availability. The others are called so with something fresh behind it."""
@@ -62,6 +63,23 @@ class HighAvailability:
     num_standbys: int = 0
     make_standby: Callable[[str, int], Actors] | None = None
     end_host: Callable[[LeaderRecord], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PredecessorEnded:
+    """Token of the offloaded end of the leader before."""
+
+    host: str
+
+    def __str__(self) -> str:
+        return self.host
+
+
+def end_predecessor(settings: HighAvailability, before: LeaderRecord | None) -> list[Command]:
+    """Have the host of the leader before ended, if there was one and somebody can."""
+    if before is None or settings.end_host is None:
+        return []
+    return [Offload("end_predecessor", PredecessorEnded(before.host), functools.partial(settings.end_host, before))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from headrace.state.errors import ProgramError, TypeMismatchError, nearest
 from headrace.state.values.types import ATOMS
 
 from .decimal_kernels import as_literal
-from .kernel_calls import call_kernel, first_line, without_values
+from .kernel_calls import COSTLY, NARROWING, call_kernel, call_text, first_line, without_values
 from .kernels import TIME_UNITS, Value
 
 __all__ = [
@@ -490,11 +490,11 @@ class Call(Expression):
 
     @property
     def is_costly(self) -> bool:
-        return self.function in _COSTLY
+        return self.function in COSTLY
 
     def _evaluate(self, batch: pa.RecordBatch) -> Value:
         values = [argument._evaluate(batch) for argument in self.arguments]
-        if any(pa.types.is_decimal128(value.type) for value in values) and self.function in _NARROWING:
+        if any(pa.types.is_decimal128(value.type) for value in values) and self.function in NARROWING:
             # A whole constant beside a decimal has as many digits as it has, not those of 64 bits.
             values = [
                 as_literal(value) if isinstance(argument, _Literal) and pa.types.is_integer(value.type) else value
@@ -506,14 +506,7 @@ class Call(Expression):
 
     def __repr__(self) -> str:
         operands = [repr_operand(argument) for argument in self.arguments]
-        symbol = _SYMBOLS.get(self.function)
-        if symbol is not None:
-            return f"({symbol}{operands[0]})" if len(operands) == 1 else f"({operands[0]} {symbol} {operands[1]})"
-        if self.function in _FREE_FUNCTIONS:
-            return f"{self.function}({', '.join(operands)})"
-        first = repr(self.arguments[0])
-        constants = [str(value) if isinstance(value, pa.DataType) else repr(value) for _name, value in self.options]
-        return f"{first}.{self.function}({', '.join([*operands[1:], *constants])})"
+        return call_text(self.function, repr(self.arguments[0]), operands, [value for _name, value in self.options])
 
 
 def col(name: str) -> Expression:
@@ -561,35 +554,6 @@ def concat(*texts: Any) -> Expression:
         raise ProgramError(message)
     return Call("concat", tuple(expression_of(text) for text in texts))
 
-
-_SYMBOLS = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "*",
-    "divide": "/",
-    "floor_divide": "//",
-    "modulo": "%",
-    "power": "**",
-    "negate": "-",
-    "equal": "==",
-    "not_equal": "!=",
-    "less": "<",
-    "less_equal": "<=",
-    "greater": ">",
-    "greater_equal": ">=",
-    "and": "&",
-    "or": "|",
-    "not": "~",
-}
-
-_NARROWING = frozenset(
-    ("add", "subtract", "multiply", "divide", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-)
-
-_COSTLY = frozenset(("lower", "upper", "contains", "like", "replace", "substr", "concat", "regexp_extract", "truncate"))
-"""What makes or searches texts, or needs a calendar."""
-
-_FREE_FUNCTIONS = frozenset({"coalesce", "concat"})
 
 _CASTS: dict[type, pa.DataType] = dict(ATOMS[name] for name in ("int64", "float64", "string", "bool", "binary"))
 """What a column is cast to by a type of Python."""

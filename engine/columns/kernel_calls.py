@@ -1,4 +1,4 @@
-"""Calls of kernels, and whether it was types or values that one of them could not take."""
+"""Calls of kernels: which are special, how they are written, and whether one could not take types or values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,37 @@ from headrace.state.errors import HeadraceError, TypeMismatchError, UserFunction
 
 from .kernels import KERNELS, Value
 
-__all__ = ["call_kernel", "first_line", "without_values"]
+__all__ = ["COSTLY", "NARROWING", "call_kernel", "call_text", "first_line", "without_values"]
+
+NARROWING = frozenset(
+    ("add", "subtract", "multiply", "divide", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+)
+"""Functions in which a whole constant beside a decimal is as wide as its digits."""
+
+COSTLY = frozenset(("lower", "upper", "contains", "like", "replace", "substr", "concat", "regexp_extract", "truncate"))
+"""What makes or searches texts, or needs a calendar."""
+
+_SYMBOLS = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "floor_divide": "//",
+    "modulo": "%",
+    "power": "**",
+    "negate": "-",
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "and": "&",
+    "or": "|",
+    "not": "~",
+}
+
+_FREE_FUNCTIONS = frozenset({"coalesce", "concat"})
 
 
 def call_kernel(function: str, values: Sequence[Value], options: Mapping[str, Any], shown: object) -> Value:
@@ -61,3 +91,21 @@ def first_line(error: Exception) -> str:
     """Return the first line of an error's text, or what it is."""
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
+
+
+def call_text(function: str, first: str, operands: Sequence[str], constants: Sequence[Any]) -> str:
+    """Return a call as a program writes it.
+
+    Args:
+        function: Its name.
+        first: The first operand, where a method of it is called.
+        operands: All of them, where they stand in a call.
+        constants: What else it is called with.
+    """
+    symbol = _SYMBOLS.get(function)
+    if symbol is not None:
+        return f"({symbol}{operands[0]})" if len(operands) == 1 else f"({operands[0]} {symbol} {operands[1]})"
+    if function in _FREE_FUNCTIONS:
+        return f"{function}({', '.join(operands)})"
+    written = [str(value) if isinstance(value, pa.DataType) else repr(value) for value in constants]
+    return f"{first}.{function}({', '.join([*operands[1:], *written])})"

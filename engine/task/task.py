@@ -11,7 +11,7 @@ behind it, what waited is processed, oldest first, before anything newer of the 
 records is handed over when it arrives. A *restart* makes a new task: the slot has the state read, and `Task.initialize`
 gives it to the operators, in `headrace.engine.task.operator_chain`; what was in flight is processed first
 (`headrace.engine.task.channel_state`). Loops are joined in `headrace.engine.task.loops`, channels in
-`headrace.engine.task.inputs_outputs`.
+`headrace.engine.task.inputs_outputs`; sources are asked in `headrace.engine.task.source_turns`.
 
 Source: Flink's ``StreamTask``, ``StreamInputProcessor``; FLIP-147 (checkpoints after tasks have finished).
 """
@@ -40,7 +40,7 @@ from ..columns.records import (
     StreamStatus,
     Watermark,
 )
-from ..connectors.sources import PollResult, SourceOperator
+from ..connectors.sources import SourceOperator
 from ..errors import HeadraceError
 from ..functions.keys import KeySelector
 from ..functions.steps import StepMeter
@@ -52,8 +52,6 @@ from ..protocol.task_messages import (
     AddCredit,
     DataMessage,
     NextInputSplit,
-    ReportWatermark,
-    RequestNextInputSplit,
     SourceEventToReader,
     TaskDeployment,
     WatermarkLimit,
@@ -68,11 +66,9 @@ from .loops import LoopBody, LoopFeedback
 from .operator_chain import OperatorChain
 from .outbox import TaskMetrics, TaskOutbox
 from .processor_time import ProcessorTime
+from .source_turns import SourceTurns
 
 __all__ = ["Task"]
-
-DEFAULT_POLL_MS = 20
-"""A source that has nothing now and names no time is asked again after this long."""
 
 
 class Task:
@@ -94,7 +90,6 @@ class Task:
         name: The operators' names.
         job_id: The job that it is of.
         links: The operators, the head first.
-        is_source: Whether the head is a source.
         metrics: Where its time goes.
     """
 
@@ -135,7 +130,8 @@ class Task:
         )
         self.links = self._chain.links
         self._head = self._chain.head
-        self.is_source = isinstance(self._head.operator, SourceOperator)
+        is_source = isinstance(self._head.operator, SourceOperator)
+        self._source = SourceTurns(self._head, self.attempt, settings, self._meter, self._outbox) if is_source else None
         self._outputs = TaskOutputs(deployment, self.links, now_ms, self._time)
         inputs = self._task_inputs = TaskInputs(deployment)
         self._input_by_peer = inputs.by_peer
@@ -166,11 +162,6 @@ class Task:
             self._replay.log,
         )
         self.metrics = TaskMetrics(self.links, self._outbox, now_ms, self._time)
-        # Sources: number of the last split request; whether there is nothing to poll before this time (None: before
-        # something happens); when the next latency marker is due.
-        self._split_nonce = 0
-        self._poll_again_ms: int | None = 0
-        self._next_marker_ms = 0
         # Whether the job has finished: this task does as soon as nothing is under way for its operators.
         self._has_job_finished = False
 
@@ -295,41 +286,27 @@ class Task:
         self._outputs.add_credit(credit)
 
     def take_split(self, answer: NextInputSplit) -> None:
-        """Take the answer to a split request; answers to earlier requests are ignored.
+        """Take the answer to a split request.
 
         A source that was stopped takes it too: once handed out a split is known to no other.
         """
-        source = self._head.operator
-        if not isinstance(source, SourceOperator) or answer.nonce != self._split_nonce:
-            return
-        if self.state not in (TaskState.RUNNING, TaskState.ENDED):
-            return
-        self._split_nonce += 1  # a doubled answer is an old one
-        if answer.no_more:
-            source.no_more_splits()
-        else:
-            self._head.call(source.add_splits, answer.splits)
-        self._poll_again_ms = 0
+        if self._source is not None and self.state in (TaskState.RUNNING, TaskState.ENDED):
+            self._source.take_split(answer)
 
     def take_source_event(self, message: SourceEventToReader) -> None:
         """Take what the source's enumerator tells; nothing if there is no reader yet, or any more."""
-        source = self._head.operator
-        if isinstance(source, SourceOperator) and self.state in (TaskState.READY, TaskState.RUNNING, TaskState.ENDED):
-            self._head.call(source.handle_source_event, message.event)
-            self._poll_again_ms = 0
+        if self._source is not None and self.state in (TaskState.READY, TaskState.RUNNING, TaskState.ENDED):
+            self._source.take_event(message.event)
 
     def stop_source(self, *, drain: bool) -> None:
         """Read no more, from before the start on if that is still to come."""
-        source = self._head.operator
-        if isinstance(source, SourceOperator):
-            source.stop(drain=drain)
-            self._poll_again_ms = 0
+        if self._source is not None:
+            self._source.stop(drain=drain)
 
     def limit_watermark(self, limit: WatermarkLimit) -> None:
         """Take the answer to a report of the source's watermark."""
-        source = self._head.operator
-        if isinstance(source, SourceOperator) and source.limit_watermark(limit.number, limit.limit_ms):
-            self._poll_again_ms = 0
+        if self._source is not None:
+            self._source.limit_watermark(limit)
 
     def work_ended(self, number: int, result: Any, error: BaseException | None) -> None:
         """Tell an operator that its work has ended; work that was given up is ignored."""
@@ -365,6 +342,11 @@ class Task:
         return self._chain.keyed_state(operator)
 
     # ------------------------------------------------------------------------------------------------------------ steps
+    @property
+    def is_source(self) -> bool:
+        """Whether the head is a source."""
+        return self._source is not None
+
     @property
     def is_backpressured(self) -> bool:
         """Whether it runs and has output that waits for credit."""
@@ -412,7 +394,7 @@ class Task:
             return timer_ms
         if feedback is not None and feedback.has_backlog:
             return 0
-        poll_ms = self._poll_again_ms if self.is_source else None
+        poll_ms = None if self._source is None else self._source.poll_again_ms
         if poll_ms is None or timer_ms is None:
             return timer_ms if poll_ms is None else poll_ms
         return min(poll_ms, timer_ms)
@@ -472,9 +454,9 @@ class Task:
                 self._replay.process_next(meter.rows_of)
                 meter.took()
             return can_emit
-        if self.is_source:
-            if can_emit:
-                self._poll(now_ms)
+        if self._source is not None:
+            if can_emit and self._source.poll(now_ms):
+                self._end_of_input()
             return can_emit
         if can_emit and feedback is not None and feedback.emit_in_turn(self._inputs, meter.rows_of):
             meter.took()
@@ -590,35 +572,3 @@ class Task:
         self._outputs.broadcast(EndOfInput())
         self.report_metrics()  # a short job may end before its first report is due
         self._set_state(TaskState.ENDED)
-
-    # ---------------------------------------------------------------------------------------------------------- sources
-    def _poll(self, now_ms: int) -> None:
-        source = self._head.operator
-        assert isinstance(source, SourceOperator)
-        self._emit_marker(now_ms)
-        result = self._head.call(source.poll_next, self._meter.rows_to_read(self._settings.max_batch_rows))
-        self._meter.took()
-        if result is PollResult.ENDED:
-            self._end_of_input()
-            return
-        if result is PollResult.MORE:
-            self._poll_again_ms = 0
-        elif source.is_waiting_for_split:
-            self._poll_again_ms = source.next_poll_ms()
-        else:
-            due_ms = source.next_poll_ms()
-            self._poll_again_ms = now_ms + DEFAULT_POLL_MS if due_ms is None else due_ms
-        operator = OperatorId(self._head.uid)
-        if source.wants_split:
-            num_splits, is_hungry = source.split_requested()
-            request = RequestNextInputSplit(self.attempt, operator, self._split_nonce, num_splits, is_hungry)
-            self._outbox.tell_job_manager(request)
-        report = source.take_watermark_report(now_ms)
-        if report is not None:
-            self._outbox.tell_job_manager(ReportWatermark(self.attempt, operator, *report))
-
-    def _emit_marker(self, now_ms: int) -> None:
-        interval_ms = self._settings.latency_interval_ms
-        if interval_ms and now_ms >= self._next_marker_ms:
-            self._next_marker_ms = now_ms + interval_ms
-            self._head.output.emit_marker(LatencyMarker(now_ms, self._head.name, self.attempt.subtask))

@@ -20,7 +20,7 @@ from headrace.engine.connectors import commits, sinks, sources
 from headrace.engine.job.sources import split_assignment
 from headrace.engine.kernel import link
 from headrace.engine.protocol.checkpoint_messages import CheckpointOutcome
-from headrace.engine.task import slot, task
+from headrace.engine.task import slot, source_turns
 from headrace.engine.task.barriers import Alignment, BarrierAligner
 from headrace.engine.task.channels import InputChannel, OutputChannel
 from headrace.state.backends.heap import backend as heap
@@ -272,14 +272,14 @@ def end_before_the_final_checkpoint() -> Iterator[None]:
 @mutant
 def split_answer_is_taken_twice() -> Iterator[None]:
     """A repeated or old answer to a split request is taken like a new one, and repetitions get through."""
-    original = task.Task.take_split
+    original = source_turns.SourceTurns.take_split
 
-    def take_split(self: task.Task, answer: Any) -> None:
+    def take_split(self: source_turns.SourceTurns, answer: Any) -> None:
         original(self, answer)
         self._split_nonce -= answer.split is not None
         original(self, answer)
 
-    with patch(task.Task, "take_split", take_split):
+    with patch(source_turns.SourceTurns, "take_split", take_split):
         yield
 
 

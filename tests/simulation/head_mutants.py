@@ -28,7 +28,7 @@ from headrace.engine.cluster import (
     resource_manager,
     store_work,
 )
-from headrace.engine.kernel.machine import OffloadCompleted
+from headrace.engine.kernel.machine import Offload, OffloadCompleted
 from headrace.state.checkpoints import job_store, leases
 
 HEAD_MUTANTS: dict[str, Mutant] = {}
@@ -114,7 +114,7 @@ def end_is_told_before_it_is_stored() -> Iterator[None]:
         original(self, job, view, now_ms)
         work = functools.partial(store_work.store_end, self._ha.jobs, self._ha.lease, self.term, view)
         job.view, job.ending = view, None
-        return [*self._archived(job, now_ms), dispatcher.Offload("store_end", view.job_id, work)]
+        return [*self._archived(job, now_ms), Offload("store_end", view.job_id, work)]
 
     original = dispatcher.Dispatcher._end
     with patch(dispatcher.Dispatcher, "_end", end):

@@ -1,8 +1,5 @@
 """Reads shards of a stream side by side, in a thread, from sequence numbers on.
 
-Invariant: a shard's position is the sequence number of the last record that was given, or passed over; within an
-aggregated record it is that, and the number of the last one in it.
-
 A reader that begins anew, after a restore or as its iterator has expired, asks for the record that it has given last,
 and passes it over. Where that is gone, what came behind it may be, too, if it is longer ago than the stream keeps
 records that the shard was read up to its end. Kinesis itself says nothing then: it goes on with what is left.
@@ -25,14 +22,14 @@ import pyarrow as pa
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import ReaderContext, Split
-from headrace.engine.errors import CheckpointMismatchError, SourceError
-from headrace.state.checkpoints.manifest_schema import is_count, is_text
+from headrace.engine.errors import SourceError
 
 from ..messages.client_thread import AwayError, ClientThread
 from ..messages.decoding import MessageDecoder, Metadata
 from ..messages.fetching import FetchingReader
-from .aggregation import MOST_HASH, users_of
+from .aggregation import users_of
 from .client import AnswerError, Stream, service_ms
+from .positions import Position, ShardReading, place_text, reading_of
 from .shards import CAUGHT_UP, CHILDREN, ENDED, RELEASED, Shard, failed
 
 __all__ = ["METADATA", "KinesisReader", "Message", "Pace"]
@@ -47,11 +44,6 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 0.5, 10.0
 
 MARK_MS = 60_000
 """So often the position of a shard without records says how far that was seen."""
-
-MOST_DIGITS = 200
-"""Of a sequence number, or a hash."""
-
-_POSITION = {"sequence", "sub", "since_ms", "until_ms", CHILDREN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +82,7 @@ class Message:
     @property
     def place(self) -> str:
         """Where it is, for errors."""
-        return _place(self.sequence, self.sub)
-
-
-def _place(sequence: str, sub: int | None) -> str:
-    return f"sequence number {sequence}" + ("" if sub is None else f", number {sub} in it")
+        return place_text(self.sequence, self.sub)
 
 
 METADATA: Metadata = {
@@ -106,85 +94,13 @@ METADATA: Metadata = {
 }
 
 
-@dataclass(slots=True)
-class _Position:
-    """How far a shard was fetched, or given.
-
-    Attributes:
-        sequence: The sequence number of the last record; None as long as there is none.
-        sub: The number of the last one in it, if there are more; None if it was given as a whole.
-        since_ms: Where to begin without a last record: those that came before are passed over. 0 for the first.
-        until_ms: All records that came before this time were given, as far as Kinesis has told; 0 if it has not.
-        children: Of a shard that has come to its end.
-    """
-
-    sequence: str | None
-    sub: int | None
-    since_ms: int
-    until_ms: int
-    children: list[dict[str, Any]] | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "sequence": self.sequence, "sub": self.sub, "since_ms": self.since_ms, "until_ms": self.until_ms,
-            CHILDREN: self.children,
-        }  # fmt: skip
-
-    @property
-    def text(self) -> str:
-        """For errors."""
-        return "the beginning" if self.sequence is None else _place(self.sequence, self.sub)
-
-
-@dataclass(slots=True)
-class _Reading:
-    """One shard and where it is.
-
-    Attributes:
-        payload: Of its split.
-        position: How far it was fetched, or given.
-        has_caught_up: Whether all was fetched, or given, that was there when reading began, or nobody waits for that.
-        has_told_of_end: Whether the enumerator knows that it has ended.
-        is_released: Whether the enumerator lets it go.
-    """
-
-    shard: str
-    payload: dict[str, Any]
-    position: _Position
-    has_caught_up: bool = False
-    has_told_of_end: bool = False
-    is_released: bool = False
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether all of it was fetched, or given."""
-        return self.position.children is not None
-
-    @property
-    def end_ms(self) -> int | None:
-        end_ms: int | None = self.payload["end_ms"]
-        return end_ms
-
-    @property
-    def parents(self) -> list[str]:
-        parents: list[str] = self.payload["parents"]
-        return parents
-
-    @property
-    def is_at_end(self) -> bool:
-        return self.is_released
-
-    def as_split(self) -> Split:
-        return Split(self.shard, self.payload, self.position.as_dict())
-
-
 @dataclass(frozen=True, slots=True)
 class _Fetched:
     """Records of one shard, and where it is behind them."""
 
     split_id: str
     messages: list[Message]
-    position: _Position
+    position: Position
     has_caught_up: bool
 
     @property
@@ -205,10 +121,10 @@ class _Tail:
         began_ms: When that was by its own clock, which tells whole seconds.
         has_caught_up: Whether all has been fetched that was there then.
         behind_ms: How far Kinesis said it is behind the newest record.
-        marked_ms: What of `_Position.until_ms` was given last.
+        marked_ms: What of `Position.until_ms` was given last.
     """
 
-    reading: _Reading
+    reading: ShardReading
     low: int
     high: int
     iterator: str | None = None
@@ -225,7 +141,7 @@ class _Tail:
 class _Fetcher(ClientThread):
     """Fetches records of some shards in turn."""
 
-    def __init__(self, stream: Stream, name: str, pace: Pace, readings: Sequence[_Reading]) -> None:
+    def __init__(self, stream: Stream, name: str, pace: Pace, readings: Sequence[ShardReading]) -> None:
         super().__init__(name, MAX_WAITING, pace.patience_s)
         self._stream = stream
         self._pace = pace
@@ -348,7 +264,7 @@ class _Fetcher(ClientThread):
         if is_closed or is_over:
             children = [Shard.of_child(child).as_dict() for child in answer.get("ChildShards") or ()]
         since_ms = tail.reading.position.since_ms
-        for piece in self._pieces(tail, records, _Position(None, None, since_ms, now_ms - behind_ms, children)):
+        for piece in self._pieces(tail, records, Position(None, None, since_ms, now_ms - behind_ms, children)):
             tail.reading.position = piece.position
             self.give(piece)
         tail.iterator = answer.get("NextShardIterator")
@@ -386,7 +302,7 @@ class _Fetcher(ClientThread):
         # Kinesis may answer with nothing, or say that nothing more is there, in front of more.
         return records, not records and not behind_ms and now_ms > end_ms
 
-    def _pieces(self, tail: _Tail, records: list[dict[str, Any]], last: _Position) -> Iterator[_Fetched]:
+    def _pieces(self, tail: _Tail, records: list[dict[str, Any]], last: Position) -> Iterator[_Fetched]:
         """Records in pieces, each with the position behind it; the last one has what is known behind all of them."""
         reading = tail.reading
         sequence, sub = reading.position.sequence, reading.position.sub
@@ -397,7 +313,7 @@ class _Fetcher(ClientThread):
                 messages.append(message)
                 if len(messages) >= MESSAGES_AT_ONCE:
                     within = None if is_last else message.sub
-                    place = _Position(message.sequence, within, last.since_ms, message.time_ms, None)
+                    place = Position(message.sequence, within, last.since_ms, message.time_ms, None)
                     yield _Fetched(reading.shard, messages, place, False)
                     messages = []
             if after is not None:
@@ -410,7 +326,7 @@ class _Fetcher(ClientThread):
             yield _Fetched(reading.shard, messages, last, tail.has_caught_up)
 
     @staticmethod
-    def _since(position: _Position, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _since(position: Position, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Records from the first on that came late enough, or from the last one on that was given."""
         if position.sequence is not None:
             last = int(position.sequence)
@@ -479,7 +395,7 @@ class _Fetcher(ClientThread):
         self.warnings.append(f"{message}; it goes on with what is there, as on_expired says")
 
 
-def _tail_of(reading: _Reading) -> _Tail:
+def _tail_of(reading: ShardReading) -> _Tail:
     low, high = reading.payload["hashes"]
     return _Tail(reading, int(low), int(high), marked_ms=reading.position.until_ms)
 
@@ -489,7 +405,7 @@ def _arrival_ms(record: dict[str, Any]) -> int:
     return round(record["ApproximateArrivalTimestamp"].timestamp() * 1_000)
 
 
-class KinesisReader(FetchingReader[_Reading, _Fetched, _Fetcher]):
+class KinesisReader(FetchingReader[ShardReading, _Fetched, _Fetcher]):
     """Reads the shards of one subtask.
 
     Args:
@@ -513,10 +429,10 @@ class KinesisReader(FetchingReader[_Reading, _Fetched, _Fetcher]):
     def _behind_ms(self) -> int:
         return max((fetcher.behind_ms for fetcher in self._all_fetchers()), default=0)
 
-    def reading_of(self, split: Split) -> _Reading:
-        return _reading_of(split)
+    def reading_of(self, split: Split) -> ShardReading:
+        return reading_of(split)
 
-    def fetcher_of(self, readings: Sequence[_Reading]) -> _Fetcher:
+    def fetcher_of(self, readings: Sequence[ShardReading]) -> _Fetcher:
         name = f"kinesis {self._context.operator_name} {self._context.subtask + 1}"
         return _Fetcher(self._stream, name, self._pace, readings)
 
@@ -550,7 +466,7 @@ class KinesisReader(FetchingReader[_Reading, _Fetched, _Fetcher]):
             del self._fetchers[shard]
         return polled
 
-    def read(self, reading: _Reading, fetched: _Fetched) -> Batch:
+    def read(self, reading: ShardReading, fetched: _Fetched) -> Batch:
         batch = self._decoder.decode(self._context, reading.shard, fetched.messages, lambda message: message.time_ms)
         reading.position = fetched.position
         if fetched.has_caught_up and not reading.has_caught_up:
@@ -563,49 +479,3 @@ class KinesisReader(FetchingReader[_Reading, _Fetched, _Fetcher]):
         for shard in event[RELEASED]:
             if shard in self._readings:
                 self._readings[shard].is_released = True
-
-
-def _reading_of(split: Split) -> _Reading:
-    """Where a split is.
-
-    Raises:
-        CheckpointMismatchError: If its position is none of a shard.
-    """
-    position, payload = split.position, split.payload
-    if not _is_position(position) or not _is_payload(payload):
-        message = "the checkpoint's position is not one of a shard of Kinesis"
-        raise CheckpointMismatchError(message, split=split.split_id)
-    return _Reading(split.split_id, payload, _Position(**position), has_caught_up=not payload["parents"])
-
-
-def _is_position(stored: Any) -> bool:
-    if not isinstance(stored, dict) or stored.keys() != _POSITION or not all(map(is_count, _times_of(stored))):
-        return False
-    sequence, sub, children = stored["sequence"], stored["sub"], stored[CHILDREN]
-    is_right = sequence is None or _is_number(sequence)
-    is_right = is_right and (sub is None or (is_count(sub) and sequence is not None))
-    return is_right and (children is None or (isinstance(children, list) and all(map(_is_shard, children))))
-
-
-def _times_of(stored: dict[str, Any]) -> tuple[Any, Any]:
-    return stored["since_ms"], stored["until_ms"]
-
-
-def _is_payload(stored: Any) -> bool:
-    if not isinstance(stored, dict) or stored.keys() != {"hashes", "parents", "end_ms"}:
-        return False
-    is_right = _is_shard({"id": "", "parents": stored["parents"], "hashes": stored["hashes"]})
-    return is_right and (stored["end_ms"] is None or is_count(stored["end_ms"]))
-
-
-def _is_shard(stored: Any) -> bool:
-    if not isinstance(stored, dict) or stored.keys() != {"id", "parents", "hashes"} or not is_text(stored["id"]):
-        return False
-    parents, hashes = stored["parents"], stored["hashes"]
-    if not isinstance(parents, list) or not isinstance(hashes, list) or len(hashes) != 2:
-        return False
-    return all(map(is_text, parents)) and all(map(_is_number, hashes)) and int(hashes[1]) <= MOST_HASH
-
-
-def _is_number(stored: Any) -> bool:
-    return is_text(stored) and stored.isdecimal() and stored.isascii() and len(stored) <= MOST_DIGITS

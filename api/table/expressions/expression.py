@@ -10,11 +10,8 @@ Source: PyFlink's ``pyflink.table.expression`` and ``pyflink.table.expressions``
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,92 +19,12 @@ from headrace.engine.errors import ProgramError, nearest
 
 from ...arguments.checks import require_instance
 from ...sql.functions.catalogue import ABSENT
-from ...sql.functions.registry import SqlFunction
 from ...sql.parsing.types import parse_type, sql_name
+from .literals import literal_text
+from .rendering import CalledFunction, Rendering, RowsOfTable, WindowPart, quoted
 from .sql_calls import Given, Scalar, SqlCalls, word_of
 
-__all__ = ["CalledFunction", "Expression", "Rendering", "WindowPart", "call", "col", "expr", "lit", "quoted"]
-
-
-class WindowPart(NamedTuple):
-    """A place in an expression that a window fills in.
-
-    Attributes:
-        window: The window's alias.
-        part: ``START``, ``END``, ``ROWTIME``; ``OVER`` for the whole window.
-    """
-
-    window: str
-    part: str
-
-
-class CalledFunction(NamedTuple):
-    """A call of a function of Python that has no name in SQL: it is given one when the query is written."""
-
-    name: str
-    function: Any
-
-
-class RowsOfTable(NamedTuple):
-    """Another table, in an expression: it is given a name when the query is written."""
-
-    table: Any
-
-
-@dataclass
-class Rendering:
-    """A query that is being written.
-
-    Attributes:
-        windows: The texts of windows' parts.
-        functions: Functions of Python that it calls, by the names that they have got.
-        tables: Tables that expressions have brought along, the same.
-    """
-
-    windows: Mapping[WindowPart, str] = field(default_factory=dict)
-    functions: dict[str, Any] = field(default_factory=dict)
-    tables: dict[str, Any] = field(default_factory=dict)
-
-    def of_table(self, rows: RowsOfTable) -> str:
-        """Return the name of another table in this query."""
-        name = f"$rows_{len(self.tables)}"
-        self.tables[name] = rows.table
-        return quoted(name)
-
-    def of_part(self, part: WindowPart) -> str:
-        """Return the text of a window's part.
-
-        Raises:
-            ProgramError: If there is no such window here, or it has no such part.
-        """
-        if part not in self.windows:
-            what = "be used in over(...)" if part.part == "OVER" else f"give its {part.part.lower()}"
-            known = sorted({one.window for one in self.windows})
-            message = f"{part.window!r} is no window that can {what} here"
-            raise ProgramError(message, hint=f"windows here: {', '.join(known) or 'none'}")
-        return self.windows[part]
-
-    def name_of(self, called: CalledFunction) -> str:
-        """Return the name of a function of Python in this query."""
-        for name, function in self.functions.items():
-            if function is called.function:
-                return name
-        plain = "".join(letter if letter.isalnum() else "_" for letter in called.name)
-        name = f"{plain}_{len(self.functions)}"
-        self.functions[name] = called.function
-        return name
-
-    def named_functions(self) -> list[SqlFunction]:
-        """Return the functions of Python that have been called, as functions of SQL."""
-        return [function.named(name) for name, function in self.functions.items()]
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL writes it."""
-    if "`" in name:
-        message = f"a name cannot have a back-tick; got {name!r}"
-        raise ProgramError(message)
-    return f"`{name}`"
+__all__ = ["Expression", "as_expression", "call", "col", "expr", "lit"]
 
 
 class Expression(SqlCalls):
@@ -571,51 +488,5 @@ def lit(value: Any, kind: str | pa.DataType | None = None) -> Expression:
     """
     if kind is not None:
         return lit(value).cast(kind)
-    for types, write in _LITERALS:
-        if isinstance(value, types):
-            text = write(value)
-            return Expression(text, is_operand=not text.startswith("-"))
-    message = f"{value!r} is no literal of SQL"
-    if hasattr(value, "structure"):
-        raise ProgramError(message, hint="expressions of tables are made by col and lit of headrace.table")
-    raise ProgramError(message, hint="None, bool, int, float, Decimal, str, bytes, date, datetime, timedelta are")
-
-
-def _float(value: float) -> str:
-    text = repr(value)
-    if "n" in text:  # inf and nan have no digits
-        return f"CAST('{text}' AS DOUBLE)"
-    return text if "e" in text else f"{text}e0"
-
-
-def _plain(value: dt.datetime) -> str:
-    return value.replace(tzinfo=None).isoformat(" ", "microseconds")
-
-
-def _datetime(value: dt.datetime) -> str:
-    if value.tzinfo is not None:
-        value = value.astimezone(dt.timezone.utc)
-        return f"CAST(TIMESTAMP '{_plain(value)}' AS TIMESTAMP_LTZ(6))"
-    return f"TIMESTAMP '{_plain(value)}'"
-
-
-def _span(value: dt.timedelta) -> str:
-    micros = value // dt.timedelta(microseconds=1)
-    if micros % 1000:
-        message = f"a length of time has whole milliseconds; got {value!r}"
-        raise ProgramError(message)
-    return f"INTERVAL '{Decimal(micros) / 1_000_000:f}' SECOND"
-
-
-_LITERALS: tuple[tuple[type, Any], ...] = (
-    (type(None), lambda _: "NULL"),
-    (bool, lambda value: "TRUE" if value else "FALSE"),
-    (int, str),
-    (float, _float),
-    (Decimal, lambda value: f"{value:f}"),
-    (str, lambda value: "'" + value.replace("'", "''") + "'"),
-    (bytes, lambda value: f"x'{value.hex()}'"),
-    (dt.datetime, _datetime),
-    (dt.date, lambda value: f"DATE '{value.isoformat()}'"),
-    (dt.timedelta, _span),
-)
+    text = literal_text(value)
+    return Expression(text, is_operand=not text.startswith("-"))

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from headrace.engine.errors import ProgramError
 
-from .expression import Expression, Rendering, WindowPart, col
+from .expression import Expression, col
+from .rendering import Rendering, WindowPart
 
 __all__ = [
     "CURRENT_RANGE",

@@ -459,7 +459,7 @@ def test_a_job_starts_from_a_retained_checkpoint(env, tmp_path):
     client = env.execute_async("first")
     view = client.view()
     while view.checkpoints_completed < 3:
-        view = client._poll(200)
+        view = client._conversation.poll(200)
     client.cancel()
     path = client.view().last_checkpoint_path
     done = len(lines_in(tmp_path / "out"))

@@ -159,7 +159,7 @@ def test_processing_time_goes_by_the_injected_clock():
             .print()
         )
         client = env._submit("slow", Restore(), None, attached=True)
-        client._on_report["print"] = lambda _operator, _subtask, lines: seen.extend(lines)
+        client._conversation._on_report["print"] = lambda _operator, _subtask, lines: seen.extend(lines)
         client.result()
     assert sorted({line.split("> ")[-1] for line in seen})[:4] == ["('a', 0)", "('a', 3)", "('b', 0)", "('b', 3)"]
 
