@@ -276,7 +276,7 @@ def split_answer_is_taken_twice() -> Iterator[None]:
 
     def take_split(self: source_turns.SourceTurns, answer: Any) -> None:
         original(self, answer)
-        self._split_nonce -= answer.split is not None
+        self._split_nonce -= bool(answer.splits)
         original(self, answer)
 
     with patch(source_turns.SourceTurns, "take_split", take_split):
