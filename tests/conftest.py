@@ -77,6 +77,15 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["shared_folder"] = str(_rays_of_this_process[0])
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from dealing import Dealing
+
+    return Dealing(config, log)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     for folder in _rays_of_this_process:
         shutil.rmtree(folder, ignore_errors=True)

@@ -31,7 +31,7 @@ TESTS = Path(__file__).resolve().parent
 COSTS = TESTS / "data" / "costs.csv"
 """Of each test that is not cheap, seconds that a case takes on average, beside three other processes on two cores."""
 
-CHEAP_S = 0.4
+CHEAP_S = 0.2
 """A test that takes no longer is in every run."""
 
 MANY_MODULES = 100
