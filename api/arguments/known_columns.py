@@ -10,7 +10,8 @@ Source: Flink's ``InvalidProgramException`` of key and field expressions, and ``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,15 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.errors import HeadraceError, ProgramError, nearest
 from headrace.engine.functions.operator import Operator
 
-__all__ = ["check_fields", "check_union", "columns_behind", "columns_of_rows", "columns_of_source", "columns_used"]
+__all__ = [
+    "check_fields",
+    "check_union",
+    "columns_behind",
+    "columns_of_rows",
+    "columns_of_source",
+    "columns_used",
+    "naming_step",
+]
 
 NUM_ROWS_LOOKED_AT = 1_000
 """So many elements of a collection tell its types; its field names are those of all."""
@@ -54,12 +63,19 @@ def columns_behind(operator: Operator, known: pa.Schema | None, name: str) -> pa
     make = getattr(operator, "output_schema", None)
     if known is None or make is None:
         return None
-    try:
+    with naming_step(name):
         schema: pa.Schema = make(known)
+    return schema
+
+
+@contextmanager
+def naming_step(name: str) -> Iterator[None]:
+    """Inside, an error says that it is about this step of the program."""
+    try:
+        yield
     except HeadraceError as error:
         error.context.setdefault("operator", name)
         raise
-    return schema
 
 
 def check_fields(what: str, fields: Sequence[Any], known: pa.Schema | None) -> None:

@@ -33,6 +33,7 @@ from headrace.engine.plan.plan import (
 from headrace.state.type_variables import T1
 
 from ..arguments.checks import field_of, text
+from ..arguments.known_columns import naming_step
 from .recorded import Recorded
 from .types import (
     declared_schema,
@@ -99,7 +100,8 @@ class ColumnVerbs(Recorded[T1]):
     def _selected(self, method: str, columns: dict[str, Expression], *, keep: bool) -> DataSet[dict[str, Any]]:
         schema = None
         if self.schema is not None:
-            schema = SelectColumns(columns, keep=keep).output_schema(self.schema)
+            with naming_step(method):
+                schema = SelectColumns(columns, keep=keep).output_schema(self.schema)
         return self.then(Select, f"{method} {', '.join(columns)}", schema, columns=columns, keep=keep)
 
     def as_type(self, output_type: Any) -> DataSet[Any]:
@@ -232,7 +234,8 @@ class ColumnVerbs(Recorded[T1]):
             if not orders and (not isinstance(spec, Aggregate) or rows is not None):
                 message = f"over: {name}={spec!r} goes by an order"
                 raise ProgramError(message, hint="pass order_by")
-            fields.append(pa.field(name, output_type(spec, schema)))
+            with naming_step("over"):
+                fields.append(pa.field(name, output_type(spec, schema)))
         return self.then(
             OverGroups, f"over {', '.join(columns)}", schema_with_kind(fields, "dict"),
             GATHER if key is None else Ship(ShipKind.HASH, key), key=key, orders=orders, columns=columns,

@@ -56,6 +56,8 @@ from headrace.state.values.serde import columns_from_rows
 from ..arguments.checks import described, text, whole
 from ..arguments.data_types import resolve_type
 from ..arguments.function_shapes import FilterOf, FlatMapOf, KeyOf, MapOf, MapPartitionOf
+from ..arguments.known_columns import naming_step
+from ..arguments.taken_types import check_taken
 from .columns import ColumnVerbs
 from .grouped import GroupedDataSet, GroupVerbs
 from .two_inputs import TwoInputVerbs
@@ -157,6 +159,7 @@ class DataSet(ColumnVerbs[T1], TwoInputVerbs[T1], WriteVerbs[T1], GroupVerbs[T1]
             output_type: The new records' type; without it the function's hints are asked.
         """
         checked_function(func, "map")
+        check_taken("map", func, "map", self.schema)
         return self.then(Map, described("map", func), function_schema(func, "map", output_type), function=func)
 
     @overload
@@ -168,6 +171,7 @@ class DataSet(ColumnVerbs[T1], TwoInputVerbs[T1], WriteVerbs[T1], GroupVerbs[T1]
     def flat_map(self, func: Any, output_type: Any = None) -> DataSet[Any]:
         """Turn each record into any number of others: ``func`` yields or returns an iterable."""
         checked_function(func, "flat_map")
+        check_taken("flat_map", func, "flat_map", self.schema)
         schema = function_schema(func, "flat_map", output_type, many=True)
         return self.then(FlatMap, described("flat_map", func), schema, function=func)
 
@@ -175,9 +179,11 @@ class DataSet(ColumnVerbs[T1], TwoInputVerbs[T1], WriteVerbs[T1], GroupVerbs[T1]
         """Keep the records for which ``func`` is true: a callable, a FilterFunction, or an expression over columns."""
         if isinstance(func, Expression):
             if self.schema is not None:
-                require_condition(func, func.output_type(self.schema))
+                with naming_step("filter"):
+                    require_condition(func, func.output_type(self.schema))
             return self.then(FilterColumns, f"filter {func!r}", self.schema, condition=func)
         checked_function(func, "filter")
+        check_taken("filter", func, "filter", self.schema)
         return self.then(FilterRows, described("filter", func), self.schema, function=func)
 
     @overload

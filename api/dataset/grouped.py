@@ -38,6 +38,7 @@ from headrace.state.type_variables import T1
 
 from ..arguments.checks import described, field_of, whole
 from ..arguments.function_shapes import CombineGroupOf, ReduceGroupOf
+from ..arguments.known_columns import naming_step
 from .types import check_fields, function_schema, order_of, schema_with_kind
 
 if TYPE_CHECKING:
@@ -236,7 +237,8 @@ class GroupVerbs(ABC, Generic[T1]):
         data, key = self._data, self._key
         schema = None
         if data.schema is not None and (key is None or key.names is not None):
-            types = {name: spec.output_type(data.schema) for name, spec in aggregates.items()}
+            with naming_step("aggregate"):
+                types = {name: spec.output_type(data.schema, name) for name, spec in aggregates.items()}
             key_names = () if key is None else key.names or ()
             fields = [
                 pa.field(name, data.schema.field(key_names[which]).type if what == "key" else types[which])

@@ -17,6 +17,7 @@ from headrace.engine.partitions.wire_records import frozen
 from headrace.engine.plan.plan import BROADCAST, FORWARD, ConditionJoin, JoinHint, Union, row_kind
 from headrace.state.type_variables import T1
 
+from ..arguments.known_columns import naming_step
 from .recorded import Recorded
 from .types import is_same_type, schema_with_kind
 
@@ -150,7 +151,8 @@ class TwoInputVerbs(Recorded[T1]):
             projection.append((1, field.name, name))
             fields.append(pa.field(name, field.type))
         both = schema_with_kind(fields, "dict")
-        require_condition(condition, condition.output_type(both), "join")
+        with naming_step("join_where"):
+            require_condition(condition, condition.output_type(both), "join")
         return self._of_node(
             ConditionJoin, f"{how} join where {condition!r}", (self._data, other),
             both if how in ("inner", "left") else left, (FORWARD, BROADCAST),

@@ -65,6 +65,7 @@ from ..arguments.data_types import (
 from ..arguments.function_shapes import AsksOutside, FilterOf, FlatMapOf, KeyOf, MapOf, ProcessOf
 from ..arguments.known_columns import columns_behind
 from ..arguments.projections import projection, selected_columns
+from ..arguments.taken_types import check_taken
 from .collected_rows import CollectedRows
 from .combined_streams import CombinedStreams
 from .data_stream_sink import DataStreamSink, parallelism_behind, sink_of, users_sink_of
@@ -146,6 +147,7 @@ class DataStream(CombinedStreams[T1]):
             func: A callable or a MapFunction.
             output_type: The new records' type: checked, and columns are made of them.
         """
+        check_taken("map", func, "map", self.known_columns)
         operator = MapOperator(func, self._keys_for(func))
         return self._apply("map", func, operator, output_type, infer_output_type(func, "map"))
 
@@ -156,6 +158,7 @@ class DataStream(CombinedStreams[T1]):
             func: A callable or a FlatMapFunction.
             output_type: The new records' type: checked, and columns are made of them.
         """
+        check_taken("flat_map", func, "flat_map", self.known_columns)
         hinted = infer_output_type(func, "flat_map", many=True)
         return self._apply("flat_map", func, FlatMapOperator(func, self._keys_for(func)), output_type, hinted)
 
@@ -164,6 +167,7 @@ class DataStream(CombinedStreams[T1]):
         if isinstance(func, Expression):
             operator = FilterColumns(func, schema_of(self.hinted_type))
             return self.transform("filter", operator, None, repr(func), self.hinted_type)
+        check_taken("filter", func, "filter", self.known_columns)
         return self._same_records("filter", FilterOperator(func, self._keys_for(func)), described("filter", func))
 
     def process(self, func: ProcessOf[T1, _New], output_type: Any = None) -> DataStream[_New]:
@@ -173,6 +177,7 @@ class DataStream(CombinedStreams[T1]):
             func: A ProcessFunction, or a callable of value and context that yields.
             output_type: The new records' type: checked, and columns are made of them.
         """
+        check_taken("process", func, "process_element", self.known_columns)
         hinted = infer_output_type(func, "process_element", many=True)
         return self._apply("process", func, ProcessOperator(func), output_type, hinted)
 

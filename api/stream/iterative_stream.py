@@ -20,7 +20,7 @@ Headrace's own, see ``headrace.engine.task.loop_head``.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.graph.transformations import IterationTransformation, OperatorKind, is_behind
@@ -32,8 +32,6 @@ from ..arguments.checks import require_instance
 from .data_stream import DataStream
 
 __all__ = ["IterativeStream"]
-
-_Feedback = TypeVar("_Feedback", bound=DataStream[Any])
 
 
 class IterativeStream(DataStream[T1]):
@@ -62,12 +60,12 @@ class IterativeStream(DataStream[T1]):
         super().__init__(environment, head, stream.hinted_type)
         self._head = head
 
-    def close_with(self, feedback_stream: _Feedback) -> _Feedback:
+    def close_with(self, feedback_stream: DataStream[T1]) -> DataStream[T1]:
         """Send a stream back to the beginning of the loop; may be called several times, then all of them come back.
 
         Args:
-            feedback_stream: Made of this stream. Its partitioning says to which subtask of the iteration each record
-                comes back; if the body begins with ``key_by`` any will do.
+            feedback_stream: Made of this stream, of records of its type. Its partitioning says to which subtask of the
+                iteration each record comes back; if the body begins with ``key_by`` any will do.
 
         Returns:
             The feedback stream.

@@ -28,6 +28,7 @@ from ..arguments.checks import described, field_of, require_instance, whole
 from ..arguments.data_types import infer_output_type
 from ..arguments.function_shapes import ProcessOf
 from ..arguments.known_columns import check_fields
+from ..arguments.taken_types import check_taken
 from .data_stream import DataStream
 from .field_folds import FieldFolds
 
@@ -68,6 +69,7 @@ class KeyedStream(FieldFolds[DataStream[T1]], DataStream[T1]):
             func: A KeyedProcessFunction.
             output_type: The new records' type: checked, and columns are made of them.
         """
+        check_taken("process", func, "process_element", self.known_columns)
         hinted = infer_output_type(func, "process_element", many=True)
         return self._apply("process", func, KeyedProcessOperator(self.key_selector, func), output_type, hinted)
 
@@ -77,6 +79,7 @@ class KeyedStream(FieldFolds[DataStream[T1]], DataStream[T1]):
         Args:
             func: A callable of two, or a ReduceFunction; what it gives is of the records' type.
         """
+        check_taken("reduce", func, "reduce", self.known_columns)
         operator = KeyedReduceOperator(self.key_selector, func)
         return self._same_records("reduce", operator, described("reduce", func))
 

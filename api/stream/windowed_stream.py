@@ -133,7 +133,7 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         self._allowed_lateness_ms = lateness_ms
         return self
 
-    def side_output_late_data(self: _Stream, output_tag: OutputTag) -> _Stream:
+    def side_output_late_data(self: _Stream, output_tag: OutputTag[T1] | str) -> _Stream:
         """Send records that come too late to a side output of the window operator instead of dropping them."""
         self._refuse_for_count_windows("a side output of late records")
         self._late_tag = tag_id_of(output_tag)

@@ -100,16 +100,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
 
         @overload
         def __init__(
-            self: ValueStateDescriptor[_Value],
-            name: str,
-            value_type: type[_Value] | Declared,
-            default: _Value,
-            **more: Unpack[_Settings],
-        ) -> None: ...
-
-        @overload
-        def __init__(
-            self: ValueStateDescriptor[Any], name: str, value_type: Declared = None, **more: Unpack[_Settings]
+            self, name: str, value_type: type[T] | Declared = None, default: T = ..., **more: Unpack[_Settings]
         ) -> None: ...
 
         def __init__(self, *arguments: Any, **named: Any) -> None: ...

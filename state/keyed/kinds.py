@@ -31,6 +31,10 @@ __all__ = [
 ]
 
 
+_NO_TYPES = (str, bytes, int, float, list, tuple, dict, set)
+"""Whose instances are values, and so no types that state could be declared to be of."""
+
+
 class _NoKey:
     """The type of `NO_KEY`; one instance per process, also through pickling. No mapping takes it for a key."""
 
@@ -92,7 +96,7 @@ class StateDescriptor:
             `set_queryable`.
 
     Raises:
-        ProgramError: If the name is not a non-empty string.
+        ProgramError: If the name is not a non-empty string, or a declared type is a value such as ``"int"``.
         ConfigurationError: If ``ttl`` is neither a configuration nor a positive duration.
     """
 
@@ -111,6 +115,10 @@ class StateDescriptor:
         if not isinstance(self.name, str) or not self.name:
             message = f"a state's name must be a non-empty string; got {self.name!r}"
             raise ProgramError(message)
+        for declared in (self.value_type, self.place_type):
+            if isinstance(declared, _NO_TYPES):
+                message = f"state {self.name!r} is declared to be of {declared!r}, which is a value and no type"
+                raise ProgramError(message, hint="name a class or a hint, a type of Arrow or one of Types")
         if self.ttl is not None:
             self.enable_time_to_live(self.ttl)
         if self.queryable is not None:

@@ -94,7 +94,7 @@ class FileSource(Source[OUT]):
         split_bytes: int | None = None,
         folders: pa.Schema | Mapping[str, Any] | None = None,
         int96_unit: str | None = None,
-    ) -> FileSource[dict[str, Any]]:
+    ) -> FileSource[Any]:
         """Read Parquet files, in splits of neighbouring row groups that hold at least ``split_bytes`` uncompressed.
 
         By default these are 32 MiB, or less where each reader would have too few splits.
@@ -165,7 +165,7 @@ class FileSource(Source[OUT]):
         follow: object = None,
         split_bytes: int = 16 << 20,
         folders: pa.Schema | Mapping[str, Any] | None = None,
-    ) -> FileSource[dict[str, Any]]:
+    ) -> FileSource[Any]:
         """Read container files of Avro. Large files are read in parallel, from their syncs on.
 
         The fields of their records are columns, each in the type that the file says: a union with null may be null,

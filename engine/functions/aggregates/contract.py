@@ -132,15 +132,19 @@ class Aggregate(ABC):
         """The results, from merged parts."""
         return parts[0]
 
-    def output_type(self, schema: pa.Schema) -> pa.DataType:
+    def output_type(self, schema: pa.Schema, name: str = "result") -> pa.DataType:
         """The type of the result, for records of a schema.
+
+        Args:
+            schema: The records' columns.
+            name: The result's, for errors.
 
         Raises:
             ProgramError: If a column is not there.
             TypeMismatchError: If the aggregate does not exist for the argument's type.
         """
         batch = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-        columns = ColumnarAggregates({"result": self})
+        columns = ColumnarAggregates({name: self})
         groups = Groups(np.zeros(0, dtype=np.int64), 1)
         return columns.finalise(columns.from_records(groups, batch, 0))[0].type
 

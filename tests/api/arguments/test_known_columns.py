@@ -10,9 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import (
+    ExecutionEnvironment,
+    ListStateDescriptor,
+    MapStateDescriptor,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
+    ValueStateDescriptor,
     col,
     count,
 )
@@ -137,3 +141,27 @@ def test_what_needs_a_key_says_so(env, method):
         getattr(stream, method)
     assert not hasattr(stream, method)
     assert hasattr(stream.key_by("shop"), method)
+
+
+SET_STEPS = {
+    "filter": lambda data: data.filter(col("shop") > 1),
+    "select": lambda data: data.select(x=col("shop") * 2),
+    "with_columns": lambda data: data.with_columns(x=col("prize") * 2),
+    "aggregate": lambda data: data.group_by("price").aggregate(x=f.sum("shop")),
+    "over": lambda data: data.over("price", x=f.sum("shop")),
+    "join_where": lambda data: data.join_where(data, col("shop") + 1 > 2, suffix="_right"),
+}
+
+
+@pytest.mark.parametrize("step", SET_STEPS)
+def test_a_mistake_in_a_data_set_names_its_step(step):
+    data = ExecutionEnvironment.get_execution_environment("local").from_collection(ROWS)
+    with pytest.raises((ProgramError, TypeMismatchError), match=rf"operator '{step}'"):
+        SET_STEPS[step](data)
+
+
+@pytest.mark.parametrize("declared", ["int", 42, [int]], ids=repr)
+def test_state_is_declared_to_be_of_a_type_and_no_value(declared):
+    for descriptor in (ValueStateDescriptor, ListStateDescriptor, MapStateDescriptor):
+        with pytest.raises(ProgramError, match=r"state 'kept' is declared to be of .*, which is a value and no type"):
+            descriptor("kept", declared)

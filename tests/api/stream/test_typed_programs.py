@@ -33,6 +33,7 @@ from headrace import (
     StreamExecutionEnvironment,
     TimeWindow,
     TumblingEventTimeWindows,
+    TypeMismatchError,
     WindowFunction,
     col,
     count,
@@ -190,6 +191,7 @@ def test_sources_say_what_they_give(env: StreamExecutionEnvironment) -> None:
     assert_type(env.from_source(FileSource.text("lines.txt")), DataStream[str])
     assert_type(env.from_source(FileSource.csv("rows.csv", {"a": int})), DataStream[dict[str, Any]])
     assert_type(env.from_source(FileSource.json_lines("values.json")), DataStream[Any])
+    assert_type(env.from_source(FileSource.parquet("rows.parquet")), DataStream[Any])  # tuples come back as tuples
     messages = KafkaSource("localhost:9092", "orders", value=TextMessages())
     assert_type(env.from_source(messages).map(str.upper), DataStream[str])
     assert_type(KafkaSource("localhost:9092", "orders", value=BytesMessages()), KafkaSource[bytes])
@@ -249,6 +251,11 @@ def test_two_streams_keep_both_types(env: StreamExecutionEnvironment) -> None:
     assert_type(stream.connect(names).map(Lengths()), DataStream[int])
     assert_type(stream.connect(names).map((amount_of, str.upper)), "DataStream[int | str]")
     numbers = env.from_elements(1, 2)
+    loop = numbers.iterate()
+    assert_type(loop.close_with(loop.map(lambda number: number + 1)), DataStream[int])
+    loop.close_with(loop.map(str))  # type: ignore[arg-type]
+    rates = stream.key_by(lambda order: order.amount).temporal_join(numbers.key_by(lambda number: number), how="left")
+    rates.apply(lambda order, rate: order.amount * rate)  # type: ignore[operator]
     pairs = stream.join(numbers).where(lambda order: order.amount).equal_to(lambda number: number).window(MINUTE)
     assert_type(pairs.apply(lambda order, number: (order.customer, number)), "DataStream[tuple[str, int]]")
     assert_type(pairs.apply(Both()), DataStream[str])
@@ -268,12 +275,13 @@ def test_records_come_back_with_their_type(env: StreamExecutionEnvironment) -> N
 
 
 def test_what_does_not_fit_is_found_where_it_is_written(env: StreamExecutionEnvironment) -> None:
-    """None of it fails while the program is written down: only a type checker knows."""
+    """Most of it does not fail while the program is written down: only a type checker knows."""
     stream = orders(env)
     stream.map(str.upper)  # type: ignore[arg-type]
     stream.map(lambda order: order.amonut)  # type: ignore[attr-defined]
     stream.filter(lambda order: order.customer)  # type: ignore[arg-type, return-value]
-    stream.map(amount_of).map(amount_of)  # type: ignore[arg-type]
+    with pytest.raises(TypeMismatchError, match=r"amount_of takes a record .*, by its hint; the records are a number"):
+        stream.map(amount_of).map(amount_of)  # type: ignore[arg-type]
     stream.key_by(lambda order: order.costumer)  # type: ignore[attr-defined]
     stream.key_by(lambda order: order.customer).window(MINUTE).reduce(lambda one, other: one.amount)  # type: ignore[arg-type, return-value]
     with pytest.raises(AttributeError, match="no attribute"):

@@ -89,6 +89,9 @@ class Ledger(KeyedProcessFunction[str, Order, "tuple[int, int, Order | None, str
         self.by_amount = runtime_context.get_map_state(MapStateDescriptor("by_amount", int, Order))
         self.largest = runtime_context.get_reducing_state(ReducingStateDescriptor("largest", larger))
         self.sum = runtime_context.get_aggregating_state(AggregatingStateDescriptor("sum", Sum()))
+        self.either: ListState[int | str] = runtime_context.get_list_state(ListStateDescriptor("either", int | str))
+        self.any = runtime_context.get_state(ValueStateDescriptor("any", Types.INT()))
+        assert_type(self.any, ValueState[Any])
         assert_type(self.count, ValueState[int])
         assert_type(self.last, "ValueState[Order | None]")
         assert_type(self.amounts, ListState[int])
@@ -218,6 +221,7 @@ def test_functions_of_windows_take_what_the_stream_is_of(env: StreamExecutionEnv
     assert_type(windows.reduce(larger, Largest()), DataStream[Order])
     assert_type(orders(env).window_all(minute).process(Everything()), DataStream[int])
     assert_type(windows.side_output_late_data(OutputTag("late orders", Order)).reduce(larger), DataStream[Order])
+    windows.side_output_late_data(LATE)  # type: ignore[arg-type]
     amounts = orders(env).map(lambda order: order.amount)
     numbers = amounts.key_by(lambda amount: amount).window(minute)
     numbers.process(Total())  # type: ignore[arg-type]
