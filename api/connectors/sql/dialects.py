@@ -13,16 +13,13 @@ Source: Flink's ``JdbcDialect``; DB-API 2 (PEP 249).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-from headrace.engine.errors import ConfigurationError, HeadraceError
+from headrace.engine.errors import HeadraceError
 from headrace.state.credentials import masked
 from headrace.state.extras import needs
-
-from ...arguments.places import lasting_place
 
 __all__ = [
     "POSTGRESQL",
@@ -30,15 +27,13 @@ __all__ = [
     "Column",
     "Dialect",
     "Table",
-    "connector_of",
-    "dialect_named",
+    "psycopg_driver",
     "without_credentials",
 ]
 
 BUSY_TIMEOUT_S = 30.0
 """How long SQLite waits for another writer of the same file."""
 
-CONNECT_TIMEOUT_S = 10
 LOCK_TIMEOUT_S = 20
 IDLE_TRANSACTION_S = 60
 
@@ -295,10 +290,10 @@ class _Postgresql:
             connection.rollback()
 
     def errors(self) -> tuple[type[Exception], ...]:
-        return (_psycopg().Error,)
+        return (psycopg_driver().Error,)
 
     def is_about_records(self, error: Exception) -> bool:
-        psycopg = _psycopg()
+        psycopg = psycopg_driver()
         return isinstance(error, (psycopg.DataError, psycopg.IntegrityError)) or (
             isinstance(error, psycopg.ProgrammingError) and "cannot adapt" in str(error)
         )
@@ -334,7 +329,12 @@ def _postgresql_family(declared: str) -> str:
     return "array" if declared.endswith("[]") else _POSTGRESQL_FAMILIES.get(declared, "any")
 
 
-def _psycopg() -> Any:
+def psycopg_driver() -> Any:
+    """Import PostgreSQL's driver.
+
+    Raises:
+        ConfigurationError: If it is not installed.
+    """
     with needs("PostgreSQL needs psycopg, which is not installed", "postgresql"):
         import psycopg
     return psycopg
@@ -342,71 +342,6 @@ def _psycopg() -> Any:
 
 SQLITE: Dialect = _Sqlite()
 POSTGRESQL: Dialect = _Postgresql()
-
-_DIALECTS = {"sqlite": SQLITE, "sqlite3": SQLITE, "postgresql": POSTGRESQL, "postgres": POSTGRESQL}
-
-
-def dialect_named(name: str) -> Dialect:
-    """Return the dialect of a name.
-
-    Raises:
-        ConfigurationError: If there is none.
-    """
-    if name not in _DIALECTS:
-        message = f"dialect must be sqlite or postgresql; got {name!r}"
-        raise ConfigurationError(message)
-    return _DIALECTS[name]
-
-
-def connector_of(url: str) -> tuple[Dialect, Callable[[], Any]]:
-    """Return how to connect to what a URL names: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
-    ``postgresql://user:password@host:port/database``.
-
-    Raises:
-        ConfigurationError: If the URL cannot be understood. Its text is not shown: it may hold a password.
-    """
-    scheme = url.partition(":")[0]
-    if scheme == "sqlite":
-        path = url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else ""
-        if not path or path == ":memory:":
-            message = "a SQLite URL must name a file: sqlite:///relative.db or sqlite:////absolute.db"
-            raise ConfigurationError(message)
-        return SQLITE, _SqliteConnector(lasting_place(path, "the file of a SQLite URL"))
-    if scheme in ("postgresql", "postgres"):
-        try:
-            path = urlsplit(url).path
-            is_complete = bool(path.strip("/"))
-        except ValueError:
-            path, is_complete = "", False
-        if "@" in path or url.partition("?")[0].count("@") > 1:  # the driver would take the rest for a host
-            message = "user and password of a PostgreSQL URL must be written without '@' and '/'"
-            raise ConfigurationError(message, hint="write %40 and %2F, or give a function that connects")
-        if not is_complete:
-            message = "a PostgreSQL URL must name a database: postgresql://user:password@host:port/database"
-            raise ConfigurationError(message)
-        return POSTGRESQL, _PostgresqlConnector(url)
-    message = f"a database URL must begin with sqlite: or postgresql:; got {scheme!r}"
-    raise ConfigurationError(message, hint="for other ways to connect give a function and its dialect")
-
-
-@dataclass(frozen=True)
-class _SqliteConnector:
-    path: str
-
-    def __call__(self) -> Any:
-        return sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
-
-
-@dataclass(frozen=True, repr=False)
-class _PostgresqlConnector:
-    url: str
-
-    def __call__(self) -> Any:
-        return _psycopg().connect(self.url, connect_timeout=CONNECT_TIMEOUT_S, application_name="headrace")
-
-    def __repr__(self) -> str:
-        parts = urlsplit(self.url)
-        return f"_PostgresqlConnector({parts.netloc.rpartition('@')[2] + parts.path!r})"
 
 
 def without_credentials(error: BaseException) -> str:

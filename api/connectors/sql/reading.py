@@ -32,7 +32,10 @@ from .database import Database
 from .dialects import Dialect, Table
 from .rows import converter_of
 
-__all__ = ["ReadSettings", "SqlLookup", "TableRows"]
+__all__ = ["PAGE_ROWS", "ReadSettings", "SqlLookup", "TableRows"]
+
+PAGE_ROWS = 10_000
+"""Most rows of one question, where there may be many."""
 
 _MOST_VALUES = 900
 """How many values one statement is given: SQLite takes 999, older ones."""
@@ -146,6 +149,26 @@ class TableRows:
             message = f"a table is cut by a column of integers; {name!r} of {table!r} is of type {column.type}"
             raise ConfigurationError(message)
         return least, greatest
+
+    def greatest(self, name: str, where: str = "", values: Sequence[Any] = ()) -> pa.Scalar | None:
+        """Return the greatest value of a column that is read; None if it has none.
+
+        Args:
+            name: The column.
+            where: A condition for the rows, with `mark` for each value; empty for all.
+            values: The values.
+
+        Raises:
+            SourceError: If the database does not answer.
+            TypeMismatchError: If its type cannot hold the value.
+        """
+        self._described()
+        target = self._settings.dialect.quoted(*self._settings.table)
+        condition = f" WHERE {where}" if where else ""
+        statement = f"SELECT MAX({self.quoted(name)}) FROM {target}{condition}"
+        found = self._try("read the greatest value", lambda cursor: _fetched(cursor, statement, values))
+        [value] = self._column([found[0][0]], self._settings.schema.field(name))
+        return value if value.is_valid else None
 
     def _column(self, values: Sequence[Any], item: pa.Field) -> pa.Array:
         is_sqlite = self._settings.dialect.name == "sqlite"

@@ -34,7 +34,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.schemas import schema_of
-from .dialects import connector_of, dialect_named
+from .connecting import connected, table_path
 from .rows import RowLayout
 from .writing import SqlCommitter, SqlSettings, StagingWriter, UpsertWriter
 
@@ -205,10 +205,7 @@ def _layout(
     key: str | Sequence[str],
     delete_column: str | None,
 ) -> RowLayout:
-    path = tuple(table.split(".")) if isinstance(table, str) else tuple(table)
-    if not 1 <= len(path) <= 2 or not all(path):
-        message = f"table must be a name, maybe behind a schema's; got {table!r}"
-        raise ConfigurationError(message)
+    path = table_path(table)
     keys = (key,) if isinstance(key, str) else tuple(key)
     if isinstance(columns, str) or (columns is not None and not columns):
         message = f"columns must be a list of names; got {columns!r}"
@@ -237,16 +234,7 @@ def _settings(
     if options.max_retries < 0:
         message = f"max_retries must be at least 0; got {options.max_retries}"
         raise ConfigurationError(message)
-    if isinstance(connection, str):
-        found, connect = connector_of(connection)
-        if dialect is not None and dialect_named(dialect) is not found:
-            message = f"the URL names a database of {found.name}, and dialect is {dialect!r}"
-            raise ConfigurationError(message)
-    elif dialect is None or not callable(connection):
-        message = "connection must be a URL, or a function together with its dialect"
-        raise ConfigurationError(message, hint="dialect='postgresql' or dialect='sqlite'")
-    else:
-        found, connect = dialect_named(dialect), connection
+    found, connect = connected(connection, dialect)
     return SqlSettings(
         dialect=found,
         connect=connect,

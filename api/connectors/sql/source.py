@@ -1,4 +1,6 @@
-"""A table of a database as a bounded source: read once, from its beginning to its end.
+"""A table of a database as a source: read once, from its beginning to its end, or followed by a column that grows.
+
+How it is followed says `headrace.connectors.sql.following`; this is how it is read once.
 
 With a key of integers and texts it is read page by page in the order of the key, and the position is the last key: a
 reader that goes on after a failure begins behind it, whatever has changed before. Without one all rows are read at
@@ -14,8 +16,7 @@ Source: Flink's ``JdbcDynamicTableSource``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,92 +36,79 @@ from headrace.engine.connectors.contract import (
 )
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError
 
-from .reading import ReadSettings, TableRows
+from ...formats.schemas import schema_of
+from .connecting import connected, table_path
+from .following import FollowingReader, GrowingColumn, followed_split
+from .ranges import KeyRanges, in_range
+from .reading import PAGE_ROWS, ReadSettings, TableRows
 
-__all__ = ["KeyRanges", "SqlSource", "in_range"]
-
-_PAGE_ROWS = 10_000
-
-_MAX_RANGES = 10_000
-
-
-@dataclass(frozen=True)
-class KeyRanges:
-    """How a table is cut into parts that are read at the same time.
-
-    Attributes:
-        column: Of integers; its values need not be unique.
-        number: How many ranges there are; fewer, if there are fewer integers.
-        bounds: The least and the greatest value that is read, both included: rows beyond them, and rows without a
-            value, are left out. None: the database is asked, and all rows are read.
-
-    Raises:
-        ConfigurationError: If a number makes no sense.
-    """
-
-    column: str
-    number: int
-    bounds: tuple[int, int] | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.number <= _MAX_RANGES:
-            message = f"a table is cut into 1 to {_MAX_RANGES:,} ranges; got {self.number}"
-            raise ConfigurationError(message)
-        if self.bounds is not None and self.bounds[0] > self.bounds[1]:
-            message = f"the lower bound of a table's ranges must not be above the upper one; got {self.bounds}"
-            raise ConfigurationError(message)
-
-    def cut(self, rows: TableRows) -> list[dict[str, Any]]:
-        """Return the ranges, as splits carry them: the first value, and the first one behind.
-
-        Where the database is asked, the first range begins and the last one ends with whatever there is.
-        """
-        found = self.bounds or rows.bounds(self.column)
-        if found is None:
-            return [{"column": self.column, "from": None, "to": None}]
-        least, behind = found[0], found[1] + 1
-        number = min(self.number, behind - least)
-        edges: list[int | None] = [least + (behind - least) * i // number for i in range(number + 1)]
-        if self.bounds is None:
-            edges[0] = edges[-1] = None
-        return [{"column": self.column, "from": edges[i], "to": edges[i + 1]} for i in range(number)]
-
-    def whole(self) -> dict[str, Any]:
-        """Return all that is read, as one range."""
-        first, behind = (None, None) if self.bounds is None else (self.bounds[0], self.bounds[1] + 1)
-        return {"column": self.column, "from": first, "to": behind}
-
-
-def in_range(rows: TableRows, part: dict[str, Any]) -> tuple[str, list[int]]:
-    """Return the condition of a range, and its values; a range that begins with what there is has rows without one."""
-    if not part or (part["from"] is None and part["to"] is None):
-        return "", []
-    column, mark = rows.quoted(part["column"]), rows.mark
-    if part["from"] is None:
-        return f"({column} < {mark} OR {column} IS NULL)", [part["to"]]
-    if part["to"] is None:
-        return f"{column} >= {mark}", [part["from"]]
-    return f"{column} >= {mark} AND {column} <= {mark}", [part["from"], part["to"] - 1]
+__all__ = ["SqlSource"]
 
 
 class SqlSource(Source[dict[str, Any]]):
-    """Gives the rows of a table.
+    """Gives the rows of a table, which must be there, as columns.
 
     Args:
-        settings: What is read.
-        key: What the program says to be a key of the table, whose columns are read; none for a table that does not
-            change.
-        ranges: How it is cut; None to read it in one.
+        connection: A URL, as ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
+            ``postgresql://user:password@host:port/database``; or a function without arguments that gives a new DB-API
+            connection (then ``dialect`` is needed), for passwords that are to be found only where the job runs. A
+            function's SQLite connection must be made with ``check_same_thread=False``.
+        table: Its name: ``"table"`` or ``"schema.table"``, or a pair for names with dots.
+        schema: The columns that are read, with their types: a schema, or a mapping from column to type.
+        key: Some of them, by which the database tells rows apart, and which no row lacks. With one of integers and
+            texts the table is read page by page; without one all at once, and it must not change while it may have to
+            be read again.
+        ranges: How the table is cut into parts that are read at the same time; None to read it in one.
+        follow: The column by which rows are found that come later; the source has no end then. None: the table is read
+            once.
+        dialect: ``sqlite`` or ``postgresql``; needed with a function only.
+        max_retries: How often a question that failed is asked again, with pauses, before the job fails.
+
+    Guarantees: exactly once. Read once with a key: each row that is there all the time, whatever else changes.
+    Followed: each row that becomes visible in time, in the order of the column within each part; see `GrowingColumn`
+    for what "in time" is, and what is missed. Rows that are deleted are not told, and of a row that is changed several
+    times between two looks only the last is.
+
+    Raises:
+        ConfigurationError: If an argument has an illegal value.
     """
 
-    is_bounded = True
-
-    def __init__(self, settings: ReadSettings, key: Sequence[str] = (), ranges: KeyRanges | None = None) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        connection: str | Callable[[], Any],
+        table: str | tuple[str, ...],
+        schema: pa.Schema | Mapping[str, Any],
+        *,
+        key: str | Sequence[str] = (),
+        ranges: KeyRanges | None = None,
+        follow: GrowingColumn | None = None,
+        dialect: str | None = None,
+        max_retries: int = 3,
+    ) -> None:
+        columns = schema_of(schema)
+        if not columns:
+            message = "schema must name the columns that are read"
+            raise ConfigurationError(message)
+        if max_retries < 0:
+            message = f"max_retries must be at least 0; got {max_retries}"
+            raise ConfigurationError(message)
+        self._settings = ReadSettings(*connected(connection, dialect), table_path(table), columns, max_retries)
+        self._key = (key,) if isinstance(key, str) else tuple(key)
+        for name in self._key:
+            if name not in columns.names:
+                message = f"key column {name!r} is none of those that are read: {columns.names}"
+                raise ConfigurationError(message)
         self._ranges = ranges
-        kinds = [settings.schema.field(name).type for name in key]
-        is_paged = bool(key) and all(pa.types.is_integer(one) or pa.types.is_string(one) for one in kinds)
-        self._key = tuple(key) if is_paged else ()
+        self._follow = follow
+        self.is_bounded = follow is None
+        if follow is not None:
+            follow.check(self._settings, self._key)
+            if ranges is not None and ranges.column == follow.name:
+                message = f"of ranges of {follow.name!r}, by which the table is followed, the last has all that comes"
+                raise ConfigurationError(message, hint="cut the table by another column")
+
+    def __repr__(self) -> str:
+        return f"SqlSource({'.'.join(self._settings.table)!r}, {self._settings.dialect.name})"
 
     def produced_columns(self) -> pa.Schema:
         """Return the columns of the rows."""
@@ -128,11 +116,15 @@ class SqlSource(Source[dict[str, Any]]):
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """One split with everything, or one for each range."""
-        return _TableEnumerator(self._settings, self._ranges)
+        return _TableEnumerator(self._settings, self._ranges, self._follow)
 
     def create_reader(self) -> SourceReader:
         """Make a reader."""
-        return _TableReader(self._settings, self._key)
+        if self._follow is not None:
+            return FollowingReader(self._settings, self._key, self._follow)
+        kinds = [self._settings.schema.field(name).type for name in self._key]
+        is_paged = bool(kinds) and all(pa.types.is_integer(one) or pa.types.is_string(one) for one in kinds)
+        return _TableReader(self._settings, self._key if is_paged else ())
 
 
 _ORIGIN = "table"
@@ -142,18 +134,23 @@ _ORIGIN = "table"
 class _TableEnumerator:
     discovery_interval_ms: int | None = None
 
-    def __init__(self, settings: ReadSettings, ranges: KeyRanges | None) -> None:
+    def __init__(self, settings: ReadSettings, ranges: KeyRanges | None, follow: GrowingColumn | None) -> None:
         self._settings = settings
         self._ranges = ranges
+        self._follow = follow
 
     def discover(self) -> Discovery:
+        follow = self._follow
         if self._ranges is None:
-            return Discovery([Split("table", origin=_ORIGIN)], is_final=True)
+            whole = Split("table", origin=_ORIGIN) if follow is None else followed_split(follow.name, None)
+            return Discovery([whole], is_final=True)
         rows = TableRows(self._settings)
         try:
             parts = self._ranges.cut(rows)
         finally:
             rows.close()
+        if follow is not None:
+            return Discovery([followed_split(follow.name, part) for part in parts], is_final=True)
         names = [f"{part['column']} from {part['from']} to {part['to']}" for part in parts]
         splits = [Split(name, part, origin=_ORIGIN) for name, part in zip(names, parts, strict=True)]
         return Discovery(splits, is_final=True)
@@ -179,6 +176,10 @@ class _TableReader(SourceReader):
         self._rows = TableRows(self._settings)
 
     def add_splits(self, splits: list[Split]) -> None:
+        for split in splits:
+            if "follow" in split.payload:
+                message = "the checkpoint holds a table that was followed by a column, and now it is to be read once"
+                raise CheckpointMismatchError(message, split=split.split_id, position=split.position)
         if splits and not self._splits:
             self._position = splits[0].position
         self._splits += splits
@@ -215,7 +216,7 @@ class _TableReader(SourceReader):
         conditions = [where] if where else []
         if last is not None:
             conditions.append(f"({key}) > ({', '.join([rows.mark] * len(self._key))})")
-        behind = f"ORDER BY {key} LIMIT {min(max_records, _PAGE_ROWS)}"
+        behind = f"ORDER BY {key} LIMIT {min(max_records, PAGE_ROWS)}"
         found = rows.rows(" AND ".join(conditions), [*values, *(last or [])], behind)
         if found.num_rows:
             self._position = [found.column(name)[-1].as_py() for name in self._key]

@@ -15,10 +15,13 @@ from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, ProgramError, nearest
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.sql.dialects import SQLITE, connector_of
+from ...connectors.sql.connecting import connector_of
+from ...connectors.sql.dialects import SQLITE
+from ...connectors.sql.following import GrowingColumn
+from ...connectors.sql.ranges import KeyRanges, in_range
 from ...connectors.sql.reading import ReadSettings, SqlLookup, TableRows
 from ...connectors.sql.sink import SqlExecutionOptions, SqlSink
-from ...connectors.sql.source import KeyRanges, SqlSource, in_range
+from ...connectors.sql.source import SqlSource
 from .contract import Options, TableConnector, lookup_cache_of, lookup_retries_of
 from .deletions import DELETED, with_deletions
 
@@ -32,15 +35,24 @@ __all__ = ["JdbcTable"]
 
 class JdbcTable(TableConnector):
     """A table of a database, which must be there. Options: ``url``, ``table-name``, ``username``, ``password``,
-    ``scan.partition.column``, ``scan.partition.num``, ``scan.partition.lower-bound``, ``scan.partition.upper-bound``,
-    ``lookup.cache`` and those of its cache, ``lookup.max-retries``, ``sink.buffer-flush.max-rows``,
-    ``sink.buffer-flush.interval``, ``sink.max-retries``, ``sink.id``.
+    ``scan.follow.column``, ``scan.follow.interval``, ``scan.follow.commit-lag``, ``scan.partition.column``,
+    ``scan.partition.num``, ``scan.partition.lower-bound``, ``scan.partition.upper-bound``, ``lookup.cache`` and those
+    of its cache, ``lookup.max-retries``, ``sink.buffer-flush.max-rows``, ``sink.buffer-flush.interval``,
+    ``sink.max-retries``, ``sink.id``.
 
     With a PRIMARY KEY changes are applied by it; without one rows are added.
     """
 
     name = "jdbc"
-    manner = ("username", "password", "lookup.*", "sink.buffer-flush.*", "sink.max-retries")
+    manner = (
+        "username",
+        "password",
+        "lookup.*",
+        "scan.follow.interval",
+        "scan.follow.commit-lag",
+        "sink.buffer-flush.*",
+        "sink.max-retries",
+    )
     makes_watermarks = True
     can_look_up = True
 
@@ -50,6 +62,8 @@ class JdbcTable(TableConnector):
         self._path = tuple(self._table.split("."))
         self._schema = schema
         self._ranges = _ranges_of(options, schema)
+        self._follow = _follow_of(options, schema)
+        self.is_bounded = self._follow is None
         self.lookup_cache = lookup_cache_of(options)
         self._lookup_retries = lookup_retries_of(options)
         self._sink_id = options.take("sink.id")
@@ -71,9 +85,15 @@ class JdbcTable(TableConnector):
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
     ) -> DataStream:
-        """Read the table once, in the order of its key if it has one."""
+        """Read the table once, in the order of its key if it has one; or follow it."""
         keys = [self._schema.field(name) for name in self.primary_key if name not in schema.names]
-        source = SqlSource(self._reading(pa.schema([*schema, *keys])), self.primary_key, self._ranges)
+        wanted = [*schema, *keys]
+        if self._follow is not None and self._follow.name not in [one.name for one in wanted]:
+            wanted.append(self._schema.field(self._follow.name))
+        source = SqlSource(
+            self._url, self._path, pa.schema(wanted), key=self.primary_key, ranges=self._ranges, follow=self._follow,
+            max_retries=self._lookup_retries,
+        )  # fmt: skip
         return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), f"jdbc {self._table}")
 
     def data_set(self, env: ExecutionEnvironment, schema: pa.Schema) -> DataSet:
@@ -162,3 +182,23 @@ def _ranges_of(options: Options, schema: pa.Schema) -> KeyRanges | None:
         message = f"{prefix}column must be a column of integers; got {column!r}"
         raise ConfigurationError(message, hint=nearest(column, schema.names))
     return KeyRanges(column, number, None if bounds[0] is None else (bounds[0], bounds[1]))
+
+
+def _follow_of(options: Options, schema: pa.Schema) -> GrowingColumn | None:
+    """Take the options of a table that is followed; None if it is read once.
+
+    Raises:
+        ConfigurationError: If one makes no sense, or there is no such column.
+    """
+    column = options.take("scan.follow.column")
+    interval = options.take("scan.follow.interval", Options.duration)
+    commit_lag = options.take("scan.follow.commit-lag", Options.duration)
+    if column is None:
+        if interval is not None or commit_lag is not None:
+            message = "scan.follow.interval and scan.follow.commit-lag are of a table that has a scan.follow.column"
+            raise ConfigurationError(message)
+        return None
+    if column not in schema.names:
+        message = f"scan.follow.column must be a column of the table; got {column!r}"
+        raise ConfigurationError(message, hint=nearest(column, schema.names))
+    return GrowingColumn(column, 1_000 if interval is None else interval, 5_000 if commit_lag is None else commit_lag)

@@ -22,9 +22,7 @@ from shelf_source import Shelf, ShelfReader, ShelfSource
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSource
 from headrace.connectors.kafka import JsonMessages, KafkaOffsets, KafkaSource
-from headrace.connectors.sql.dialects import connector_of
-from headrace.connectors.sql.reading import ReadSettings
-from headrace.connectors.sql.source import KeyRanges, SqlSource
+from headrace.connectors.sql import GrowingColumn, KeyRanges, SqlSource
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import HeadraceError
 from headrace.formats import containers
@@ -174,7 +172,7 @@ def generated_batches(tmp_path):
     return SourceSubject(source, number=lambda row: row["n"], made_up=range(60))
 
 
-def sqlite_table(tmp_path, key=("n",), ranges=None):
+def sqlite_table(tmp_path, key="n", ranges=None, follow=None):
     path = tmp_path / "db.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE numbers (n INTEGER NOT NULL PRIMARY KEY)")
@@ -184,10 +182,32 @@ def sqlite_table(tmp_path, key=("n",), ranges=None):
             connection.executemany("INSERT INTO numbers VALUES (?)", [(number,) for number in numbers])
             connection.commit()
 
-    settings = ReadSettings(*connector_of(f"sqlite:///{path}"), ("numbers",), pa.schema({"n": pa.int64()}))
+    source = SqlSource(f"sqlite:///{path}", "numbers", {"n": "int64"}, key=key, ranges=ranges, follow=follow)
     return SourceSubject(
-        SqlSource(settings, key, ranges), number=lambda row: row["n"], put=put, is_ordered=ranges is None
+        source, number=lambda row: row["n"], put=put, is_ordered=ranges is None, grows=follow is not None
     )
+
+
+def sqlite_table_followed(tmp_path):
+    return sqlite_table(tmp_path, (), follow=GrowingColumn("n", "10 ms", "100 ms"))
+
+
+def sqlite_table_followed_in_ranges(tmp_path):
+    """Parts of the contract are ranges of one column, in each of which another one grows."""
+    path = tmp_path / "db.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE numbers (n INTEGER NOT NULL PRIMARY KEY, part INTEGER NOT NULL)")
+
+    def put(part, numbers):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.executemany("INSERT INTO numbers VALUES (?, ?)", [(number, part) for number in numbers])
+            connection.commit()
+
+    source = SqlSource(
+        f"sqlite:///{path}", "numbers", {"n": "int64"}, ranges=KeyRanges("part", 3, (0, 2)),
+        follow=GrowingColumn("n", "10 ms", 0),
+    )  # fmt: skip
+    return SourceSubject(source, number=lambda row: row["n"], put=put, num_parts=3, grows=True, reads_side_by_side=True)
 
 
 def sqlite_table_without_a_key(tmp_path):
@@ -204,7 +224,8 @@ def sqlite_table_in_ranges_without_a_key(tmp_path):
 
 SUBJECTS = [
     shelf, bounded_shelf, text_files, json_files, followed_files, generated, generated_batches, sqlite_table,
-    sqlite_table_without_a_key, sqlite_table_in_ranges, sqlite_table_in_ranges_without_a_key,
+    sqlite_table_without_a_key, sqlite_table_in_ranges, sqlite_table_followed, sqlite_table_followed_in_ranges,
+    sqlite_table_in_ranges_without_a_key,
 ]  # fmt: skip
 
 OF_FILES = [
@@ -229,16 +250,24 @@ def check_with(check, subject, server):
         raise
 
 
+@pytest.mark.parametrize("follow", [None, GrowingColumn("at", "10 ms", "100 ms")], ids=["once", "followed"])
 @pytest.mark.parametrize("check", SOURCE_CONTRACT, ids=lambda check: check.__name__)
-def test_table_of_postgresql(check, postgresql):  # noqa: F811
-    postgresql.execute("DROP TABLE IF EXISTS contract", "CREATE TABLE contract (n BIGINT PRIMARY KEY)")
+def test_table_of_postgresql(check, follow, postgresql):  # noqa: F811
+    """Followed by a time that many rows share."""
+    postgresql.execute(
+        "DROP TABLE IF EXISTS contract", "CREATE TABLE contract (n BIGINT PRIMARY KEY, at TIMESTAMP NOT NULL)"
+    )
 
     def put(part, numbers):
         with postgresql.connect() as connection, connection.cursor() as cursor:
-            cursor.executemany("INSERT INTO contract VALUES (%s)", [(number,) for number in numbers])
+            cursor.executemany(
+                "INSERT INTO contract VALUES (%s, timestamp '2024-01-01' + interval '1 s' * %s)",
+                [(number, number // 4) for number in numbers],
+            )
 
-    settings = ReadSettings(*connector_of(postgresql.url), ("contract",), pa.schema({"n": pa.int64()}))
-    subject = SourceSubject(SqlSource(settings, ("n",)), number=lambda row: row["n"], put=put, server=postgresql)
+    schema = {"n": "int64", "at": pa.timestamp("us")}
+    source = SqlSource(postgresql.url, "contract", schema, key="n", follow=follow)
+    subject = SourceSubject(source, number=lambda row: row["n"], put=put, server=postgresql, grows=follow is not None)
     check_with(check, subject, postgresql)
 
 

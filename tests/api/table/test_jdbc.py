@@ -15,9 +15,11 @@ from postgresql_server import postgresql  # noqa: F401 - a fixture
 from query_kit import SAMPLE, FailsNowAndThen, by_duckdb, in_small_batches, multiset, tables_of
 
 from headrace import RestartStrategies
-from headrace.connectors.sql.dialects import SQLITE, connector_of
+from headrace.connectors.sql import KeyRanges, SqlSource
+from headrace.connectors.sql.connecting import connector_of
+from headrace.connectors.sql.dialects import SQLITE
+from headrace.connectors.sql.ranges import in_range
 from headrace.connectors.sql.reading import ReadSettings, TableRows
-from headrace.connectors.sql.source import KeyRanges, SqlSource, in_range
 from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import ConfigurationError, HeadraceError, ProgramError, SourceError
 from headrace.sql.parsing.errors import SqlError
@@ -123,7 +125,7 @@ def test_values_of_all_types_come_back(database):
 
 @pytest.mark.parametrize("key", ["", ", PRIMARY KEY (id) NOT ENFORCED"])
 def test_a_table_is_read_once_through_failures(key, database, tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.connectors.sql.source._PAGE_ROWS", 200)
+    monkeypatch.setattr("headrace.connectors.sql.source.PAGE_ROWS", 200)
     database.execute("CREATE TABLE r (id bigint PRIMARY KEY, v text)")
     database.execute(
         "INSERT INTO r WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999) "
@@ -144,7 +146,7 @@ RANGES = ", 'scan.partition.column' = 'part', 'scan.partition.num' = '5'"
 @pytest.mark.parametrize("key", ["", ", PRIMARY KEY (id) NOT ENFORCED"])
 def test_a_table_is_read_in_ranges_once_through_failures(key, database, tmp_path, monkeypatch):
     """Rows without a value in the column, and those that nobody knew of when it was cut, too."""
-    monkeypatch.setattr("headrace.connectors.sql.source._PAGE_ROWS", 100)
+    monkeypatch.setattr("headrace.connectors.sql.source.PAGE_ROWS", 100)
     database.execute("CREATE TABLE r (id bigint PRIMARY KEY, part bigint)")
     database.execute(
         "INSERT INTO r WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999) "
@@ -177,7 +179,7 @@ def test_every_row_is_in_one_range(values, number, key, tmp_path):
     database.execute("CREATE TABLE r (id integer primary key, part bigint)")
     database.execute(*(f"INSERT INTO r (part) VALUES ({'NULL' if one is None else one})" for one in values))
     settings = ReadSettings(*connector_of(f"sqlite:///{database.path}"), ("r",), pa.schema({"id": "int64"}))
-    source = SqlSource(settings, key, KeyRanges("part", number))
+    source = SqlSource(f"sqlite:///{database.path}", "r", {"id": "int64"}, key=key, ranges=KeyRanges("part", number))
     splits = source.create_enumerator(EnumeratorContext(1)).discover().splits
     known = [one for one in values if one is not None]
     assert len(splits) == (min(number, max(known) - min(known) + 1) if known else 1)
