@@ -4,6 +4,6 @@ They carry messages to the machines of `headrace.engine` and do what these decid
 `local`, `sim` and `ray` share; `spark` runs data sets. `cluster` is what clients hold, `head` what a cluster begins
 with.
 
-May import: its rooms, `headrace.engine`, `headrace.state`. Of the rooms `local`, `sim` and `ray`
-import `hosts`, `spark` imports `ray`. Start reading at `hosts.host`, then `cluster`.
+May import: its rooms, `headrace.engine`, `headrace.state`. Of the rooms `local`, `sim` and `ray` import `hosts`,
+`spark` imports `ray`. Start reading at `hosts.host`, then `cluster`.
 """

@@ -196,7 +196,7 @@ class Cluster:
         """Ask the Dispatcher.
 
         Returns:
-            The answer, as ``engine.messages`` says for each request.
+            The answer, as `headrace.engine.protocol.messages` says for each request.
 
         Raises:
             HeadraceError: What the answer says, if it is `RequestFailed`.

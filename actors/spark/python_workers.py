@@ -30,6 +30,7 @@ from headrace.engine.partitions.shipping import targets
 from headrace.engine.partitions.wire_records import comparable_keys, decode
 from headrace.engine.plan.plan import IterationInput, Node, Ship, ShipKind, wire_schema
 from headrace.state.reading.program_pickles import dump_program, load_program
+from headrace.state.values.types import declared_shape
 
 from .columns import Layout
 from .failures import carried, known_failure, remember_failure
@@ -336,7 +337,7 @@ class PythonTask:
 
 def _records(wire: pa.Schema) -> pa.Schema | None:
     """The schema of records, from that of their wire batches."""
-    return None if (wire.metadata or {}).get(b"headrace.row") == b"pickled" else wire
+    return None if declared_shape(wire) == "pickled" else wire
 
 
 _tables: dict[int, pa.Table] = {}

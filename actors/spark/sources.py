@@ -3,8 +3,8 @@
 Tables in memory: small ones travel with Spark's tasks; larger ones go through Ray's object store, where executors,
 being Ray actors, read them themselves. References to Arrow tables that Ray holds already are turned into Arrow streams
 by Ray tasks, next to the data, and read the same way; nothing of them passes through the driver. Parquet is read by
-Spark where all types are Spark's own, so that it can prune row groups and columns; every other file by
-its source's own reader, in Python processes, split by split.
+Spark where all types are Spark's own, so that it can prune row groups and columns; every other file by its source's own
+reader, in Python processes, split by split.
 
 Source: RayDP's ``ObjectStoreReader`` and ``RayDatasetRDD``.
 """

@@ -21,7 +21,7 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError
 from headrace.state.values.composite_types import ListType, MapType, OptionalType, RecordType, TupleType
 from headrace.state.values.type_sources import hints_of, type_of_arrow, type_of_hint
-from headrace.state.values.types import AtomType, OpaqueType, ValueType
+from headrace.state.values.types import RECORD_SHAPE, AtomType, OpaqueType, ValueType, declared_shape
 
 __all__ = [
     "TypeInformation",
@@ -33,8 +33,6 @@ __all__ = [
     "schema_of",
     "type_of",
 ]
-
-_ROW = b"headrace.row"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,9 +222,9 @@ def schema_of(type_info: TypeInformation | None) -> pa.Schema | None:
         return None
     arrow_type = type_info.arrow_type
     if type_info.shape == "value":
-        return pa.schema([pa.field("value", arrow_type)], metadata={_ROW: b"value"})
+        return pa.schema([pa.field("value", arrow_type)], metadata={RECORD_SHAPE: b"value"})
     fields = [arrow_type.field(i) for i in range(arrow_type.num_fields)]
-    return pa.schema(fields, metadata={_ROW: type_info.shape.encode()} if type_info.shape != "dict" else None)
+    return pa.schema(fields, metadata={RECORD_SHAPE: type_info.shape.encode()} if type_info.shape != "dict" else None)
 
 
 _SIMPLE = (
@@ -237,7 +235,7 @@ _SIMPLE = (
 
 def type_of(schema: pa.Schema) -> TypeInformation:
     """Return the type of a stream whose records have these columns, by PyFlink's names; the reverse of `schema_of`."""
-    shape = (schema.metadata or {}).get(_ROW, b"dict").decode()
+    shape = declared_shape(schema)
     types_ = [_type_of_column(field.type) for field in schema]
     if shape == "value":
         return types_[0]
@@ -331,7 +329,7 @@ def resolve_type(declared: Any) -> TypeInformation:
     if isinstance(declared, TypeInformation):
         return declared
     if isinstance(declared, pa.Schema):
-        shape = (declared.metadata or {}).get(_ROW, b"dict").decode()
+        shape = declared_shape(declared)
         if shape == "value":
             return TypeInformation(str(declared.field(0).type), declared.field(0).type)
         name = f"ROW({', '.join(f'{field.name}: {field.type}' for field in declared)})"

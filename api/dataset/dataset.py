@@ -48,7 +48,7 @@ from headrace.engine.plan.plan import (
     ShipKind,
     Sort,
     SortPartition,
-    row_kind,
+    record_shape,
 )
 from headrace.state.type_variables import T1
 from headrace.state.values.serde import columns_from_rows
@@ -443,7 +443,7 @@ class DataSet(ColumnVerbs[T1], TwoInputVerbs[T1], WriteVerbs[T1], GroupVerbs[T1]
         return self.then(kind, name, schema, FORWARD, **more).take_node()
 
     def __repr__(self) -> str:
-        kind = row_kind(self.schema)
+        kind = record_shape(self.schema)
         return f"DataSet({self._node.name}, {'objects' if kind == 'object' else self.get_type()!r})"
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, ProgramError, SourceError, StorageError
-from headrace.engine.plan.plan import row_kind
+from headrace.engine.plan.plan import record_shape
 from headrace.state.files.filesystem import filesystem_for
 
 from .types import schema_with_kind
@@ -32,7 +32,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
     fields = [
         pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type, f.nullable) for f in schema
     ]
-    return schema_with_kind(fields, row_kind(schema))
+    return schema_with_kind(fields, record_shape(schema))
 
 
 def refuse_doubled(what: str, schema: pa.Schema) -> None:
@@ -120,4 +120,4 @@ def merged_type(paths: Sequence[str], schemas: Sequence[pa.Schema]) -> pa.Schema
             except pa.ArrowException as error:
                 message = f"column {field.name!r} is {field.type}, and {known} in files before it"
                 raise SourceError(message, path=str(path), hint="declare the types: schema=...") from error
-    return schema_with_kind([pa.field(name, kind) for name, kind in kinds.items()], row_kind(schemas[0]))
+    return schema_with_kind([pa.field(name, kind) for name, kind in kinds.items()], record_shape(schemas[0]))

@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import SinkError, TypeMismatchError, UserFunctionError
 from headrace.engine.partitions.wire_records import decode, empty_batch, gathered
-from headrace.engine.plan.plan import WriteFiles, row_kind
+from headrace.engine.plan.plan import WriteFiles, record_shape
 from headrace.state.files.filesystem import FileSystem, filesystem_for, join_uri
 
 from ..formats.containers.sequence_files import SequenceEncoder
@@ -185,7 +185,7 @@ def _write(sink: WriteFiles, file: Any, batches: Iterable[Batch]) -> None:
         return
     encoder: RecordEncoder
     if sink.format == "csv":
-        has_header = options.get("header", row_kind(sink.inputs[0].schema) != "tuple")
+        has_header = options.get("header", record_shape(sink.inputs[0].schema) != "tuple")
         encoder = CsvEncoder(options.get("delimiter", ","), has_header=has_header)
         batches = map(Batch.of_columns, _columns(sink, batches))
     elif sink.format == "sequence":

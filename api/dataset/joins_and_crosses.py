@@ -28,7 +28,7 @@ from headrace.engine.plan.plan import (
     SemiJoin,
     Ship,
     ShipKind,
-    row_kind,
+    record_shape,
 )
 from headrace.state.type_variables import T1, T2
 
@@ -128,7 +128,7 @@ class _PairDataSet(DataSet[tuple[T1, T2]]):
             if data.schema is None:
                 message = f"{method} must name fields, because the input has no type"
                 raise ProgramError(message)
-            is_tuple = row_kind(data.schema) == "tuple"
+            is_tuple = record_shape(data.schema) == "tuple"
             chosen = list(range(len(data.schema))) if is_tuple else list(data.schema.names)
         before = self._projection
         is_tuple = isinstance((before[0][1] if before else chosen[0]), int)
@@ -152,7 +152,7 @@ class _PairDataSet(DataSet[tuple[T1, T2]]):
                 refuse that.
         """
         left, right = self._left.schema, self._right.schema
-        if row_kind(left) != "dict" or row_kind(right) != "dict" or left is None or right is None:
+        if record_shape(left) != "dict" or record_shape(right) != "dict" or left is None or right is None:
             message = "merge is for records that are dicts of a known type on both sides"
             raise ProgramError(message, hint="use with_(lambda left, right: {**left, **right})")
         shared = self._shared_keys()

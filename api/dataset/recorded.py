@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
-from headrace.engine.plan.plan import FORWARD, Node, Ship, row_kind
+from headrace.engine.plan.plan import FORWARD, Node, Ship, record_shape
 from headrace.state.type_variables import T1
 
 from ..arguments.data_types import TypeInformation, resolve_type
@@ -92,7 +92,7 @@ class Recorded(Generic[T1]):
         Raises:
             ProgramError: If they are not.
         """
-        if self.schema is None or row_kind(self.schema) != "dict":
+        if self.schema is None or record_shape(self.schema) != "dict":
             message = f"{method} is for records that are dicts of a known type"
             raise ProgramError(message, hint="declare the type before: as_type(...) or output_type=...")
         return self.schema

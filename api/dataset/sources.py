@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ProgramError, SourceError
 from headrace.engine.partitions.wire_records import conform, table_of_rows
-from headrace.engine.plan.plan import FileSource, Node, SequenceSource, TableSource, row_kind
+from headrace.engine.plan.plan import FileSource, Node, SequenceSource, TableSource, record_shape
 
 from ..arguments.places import absolute_place
 from ..formats.text import encoding_named
@@ -317,7 +317,7 @@ class DataSetSources(ABC):
             in_files = {name for one in found for name in one.names}
             folders = folder_columns(paths, sorted(in_files), {field.name: field.type for field in declared})
             kept = [field for field in declared if field.name not in folders.schema.names]
-            own = schema_with_kind(kept, row_kind(declared))
+            own = schema_with_kind(kept, record_shape(declared))
             _require_columns(own, sorted(in_files), str(paths[0]))
         else:
             own = merged_type(paths, found) if merge_schema else require_one_type(paths, found)
@@ -356,7 +356,7 @@ class DataSetSources(ABC):
     ) -> DataSet:
         name = f"{form} {paths[0]}" if len(paths) == 1 else f"{form} {len(paths)} files"
         if folders is not None and len(folders.schema):
-            schema = schema_with_kind([*schema, *folders.schema], row_kind(schema))
+            schema = schema_with_kind([*schema, *folders.schema], record_shape(schema))
         return self._source(
             FileSource, name, schema, files=FilesOfSource(), format=form, paths=tuple(map(str, paths)),
             file_schema=schema, options=options,

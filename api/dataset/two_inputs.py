@@ -14,7 +14,7 @@ from headrace.engine.columns.conditions import require_condition
 from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.partitions.wire_records import frozen
-from headrace.engine.plan.plan import BROADCAST, FORWARD, ConditionJoin, JoinHint, Union, row_kind
+from headrace.engine.plan.plan import BROADCAST, FORWARD, ConditionJoin, JoinHint, Union, record_shape
 from headrace.state.type_variables import T1
 
 from ..arguments.known_columns import naming_step
@@ -233,7 +233,7 @@ def _sets(data: DataSet[T1], other: DataSet[Any], method: str, function: Any) ->
     schema = one.schema
     keys: list[Any] = [[frozen], [frozen]]
     if schema is not None and not any(pa.types.is_nested(field.type) for field in schema):
-        is_tuple = row_kind(schema) == "tuple"
+        is_tuple = record_shape(schema) == "tuple"
         keys = [list(range(len(schema))) if is_tuple else list(schema.names)] * 2
     elif schema is not None:
         # Columns may come in another order on the other side.

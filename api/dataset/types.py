@@ -20,8 +20,9 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import Expression
 from headrace.engine.errors import ProgramError, TypeMismatchError
 from headrace.engine.functions.keys import KeySelector
-from headrace.engine.plan.plan import ROW_KIND, GroupKey, Order, row_kind
+from headrace.engine.plan.plan import GroupKey, Order, record_shape
 from headrace.state.values.type_sources import atom_of_values
+from headrace.state.values.types import RECORD_SHAPE
 
 from ..arguments.checks import field_of
 from ..arguments.data_types import infer_output_type, resolve_type, schema_of
@@ -76,9 +77,9 @@ def schema_of_rows(rows: Sequence[Any]) -> pa.Schema | None:
             return None
         names = [f"f{i}" for i in range(width)]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        metadata = {ROW_KIND: b"tuple"}
+        metadata = {RECORD_SHAPE: b"tuple"}
     else:
-        names, columns, metadata = ["value"], [list(rows)], {ROW_KIND: b"value"}
+        names, columns, metadata = ["value"], [list(rows)], {RECORD_SHAPE: b"value"}
     types = [atom_of_values(column) for column in columns]
     fields = [(name, kind.arrow_type) for name, kind in zip(names, types, strict=True) if kind is not None]
     return pa.schema(fields, metadata) if len(fields) == len(names) else None
@@ -88,7 +89,7 @@ def schema_of_rows(rows: Sequence[Any]) -> pa.Schema | None:
 
 
 def _column_name(method: str, field: str | int, schema: pa.Schema) -> str:
-    kind = row_kind(schema)
+    kind = record_shape(schema)
     if isinstance(field, int):
         if kind != "tuple":
             message = f"{method} takes positions for tuples only; the records are {_described(schema)}"
@@ -104,7 +105,7 @@ def _column_name(method: str, field: str | int, schema: pa.Schema) -> str:
 
 
 def _described(schema: pa.Schema) -> str:
-    kind = {"dict": "dicts", "tuple": "tuples", "value": "single values"}[row_kind(schema)]
+    kind = {"dict": "dicts", "tuple": "tuples", "value": "single values"}[record_shape(schema)]
     return f"{kind} of {', '.join(f'{field.name}: {field.type}' for field in schema)}"
 
 
@@ -187,13 +188,13 @@ def is_same_type(one: pa.Schema | None, other: pa.Schema | None) -> bool:
     """Return whether records of one type are records of the other."""
     if one is None or other is None:
         return one is other
-    if row_kind(one) != row_kind(other):
+    if record_shape(one) != record_shape(other):
         return False
-    if row_kind(one) == "dict":
+    if record_shape(one) == "dict":
         return {f.name: f.type for f in one} == {f.name: f.type for f in other} and len(one) == len(other)
     return list(one.types) == list(other.types)
 
 
 def schema_with_kind(fields: Sequence[pa.Field], kind: str) -> pa.Schema:
     """Return a schema of dicts, tuples or values."""
-    return pa.schema(list(fields), None if kind == "dict" else {ROW_KIND: kind.encode()})
+    return pa.schema(list(fields), None if kind == "dict" else {RECORD_SHAPE: kind.encode()})

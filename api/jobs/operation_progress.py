@@ -83,7 +83,7 @@ def _follow(live: Live, look: Look, what: str, has_ended: threading.Event) -> No
         try:
             pending, view = look()
         except HeadraceError:
-            continue  # it is between two JobManagers, or has ended: the command itself says what comes of it
+            continue  # it is between two JobManagers, or has ended: the command itself says how it ends
         if not has_ended.is_set():
             line = operation_line(what, pending, view, time.monotonic() - began_s)
             live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)

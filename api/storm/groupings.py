@@ -1,4 +1,4 @@
-"""Which tasks get a tuple: chosen where it is emitted, as whoever emits it may ask for the tasks' numbers.
+"""Which tasks get a tuple: chosen where it is emitted, as the emitter may ask for the tasks' numbers.
 
 On its way to a bolt a tuple is a record `Sent`, which names the task that it goes to; the exchange between two
 components only follows that. A component has one exchange to each bolt that takes something of it.

@@ -1,7 +1,7 @@
-"""Keeps a program: starts it, and ends it with all that it has started as soon as whoever wanted it is gone.
+"""Keeps a program: starts it, and ends it with all that it has started as soon as the process that wanted it is gone.
 
-Run as a script of its own, which imports nothing of Headrace: ``python program_keeper.py FD COMMAND ...``. Whoever
-wants the program holds the other end of the pipe FD, and nobody else does: it closes when that process ends, however it
+Run as a script of its own, which imports nothing of Headrace: ``python program_keeper.py FD COMMAND ...``. The
+process that wants the program holds the other end of the pipe FD alone: it closes when that process ends, however it
 ends. The program has a process group of its own, which is killed as one. If the keeper itself is killed, the kernel
 kills the program (on Linux).
 
@@ -62,7 +62,7 @@ def _note(_number: int, _frame: Any) -> None:
 
 
 def _let_go_of_pipes() -> None:
-    """The program's pipes are its own: whoever reads them must see when it closes them."""
+    """The program's pipes are its own: their reader must see when it closes them."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)

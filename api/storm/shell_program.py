@@ -280,8 +280,8 @@ class ShellProgram:
             self.owes(False)
 
     def end_if_it_hangs(self) -> None:
-        """End it if it has owed an answer for too long, or has not read what is written to it: then whoever reads or
-        writes finds out.
+        """End it if it has owed an answer for too long, or has not read what is written to it: then its reader
+        and its writer find out.
         """
         with self._lock:
             times = [since for since in (self._owes_since, self._written_since) if since is not None]

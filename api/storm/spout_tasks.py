@@ -50,7 +50,7 @@ class SpoutCalls(ABC):
     """Calls the methods of one spout; all in one thread, but for `check` and `end`."""
 
     def __init__(self) -> None:
-        # Errors that the spout has reported, for whoever takes its tuples.
+        # Errors that the spout has reported, for the one that takes its tuples.
         self.reported: deque[str] = deque()
 
     @abstractmethod

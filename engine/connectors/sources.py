@@ -331,7 +331,7 @@ class SourceOperator(Operator):
     def _judge_first(self, split_id: str, batch: Batch) -> None:
         """Tell of a split that begins behind event time: splits are read one after another, and it came too late.
 
-        What comes of its records is for those behind to say; windows drop them. A split that was not handed out yet
+        The operators behind decide about its records; windows drop them. A split that was not handed out yet
         holds no event time, as nobody knows where it begins.
         """
         self._unread.discard(split_id)

@@ -1,8 +1,8 @@
 """What a cluster can offer: the nodes it has and may launch, which TaskManagers fit on them, and when to stop hoping.
 
-A TaskManager is on one node, so one with more slots than any node has never comes: no autoscaler
-launches a node for it. Where nodes come and go, what there is now says little. So TaskManagers are made to fit on every
-kind of node that has, or may get, room; where no kind is known, they have one slot each, which fits wherever anything
+A TaskManager is on one node, so one with more slots than any node has never comes: no autoscaler launches a node for
+it. Where nodes come and go, what there is now says little. So TaskManagers are made to fit on every kind of node that
+has, or may get, room; where no kind is known, they have one slot each, which fits wherever anything
 does.
 
 Everything here is a question about one `ClusterReport`, a picture that the actor system takes (`Observe`).

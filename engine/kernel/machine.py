@@ -1,13 +1,12 @@
 """The contract between decision logic and the actor systems: events in, commands out.
 
 Everything that decides (Dispatcher, ResourceManager, JobManager, CheckpointCoordinator, TaskManager, Slot) is a
-*machine*: a plain class whose ``handle`` takes one event and returns the commands to carry out. It does no I/O,
-    reads no clock, starts
-no thread and draws no random number. A *host* (one process in production, one object in the simulator) runs any
-number of machines, gives each a mailbox, and carries out their commands. What the simulator exercises is therefore
-what runs in production.
+*machine*: a plain class whose ``handle`` takes one event and returns the commands to carry out. It does no I/O, reads
+no clock, starts no thread and draws no random number. A *host* (one process in production, one object in the simulator)
+runs any number of machines, gives each a mailbox, and carries out their commands. What the simulator exercises is
+therefore what runs in production.
 
-Messages between machines on different hosts travel over a link (`engine.link`) that restores order and drops
+Messages between machines on different hosts travel over a link (`.link`) that restores order and drops
 duplicates, so a machine sees the messages of one peer host in the order sent, each once, until that host is gone. A
 machine must still treat every control message as idempotent and every id in it as possibly stale: the peer may have
 been replaced.

@@ -134,10 +134,9 @@ class RestSettings:
         Understood are ``rest.port``, ``rest.bind-port``, ``rest.address``, ``rest.bind-address``,
         ``rest.await-leader-timeout``, ``rest.server.max-content-length``, ``rest.async.store-duration``,
         ``web.refresh-interval``, ``web.submit.enable``, ``web.backpressure.*``, ``rest.flamegraph.*`` and, not of
-        Flink, ``web.submit.max-content-length``,
-        ``rest.allowed-hosts`` and ``rest.allowed-origins`` (separated by commas), ``rest.view-ttl``,
-        ``rest.record-samples.*``, ``rest.plain-http-allowed``, ``security.ssl.rest.certificate`` and
-        ``security.ssl.rest.key``.
+        Flink, ``web.submit.max-content-length``, ``rest.allowed-hosts`` and ``rest.allowed-origins`` (separated by
+        commas), ``rest.view-ttl``, ``rest.record-samples.*``, ``rest.plain-http-allowed``,
+        ``security.ssl.rest.certificate`` and ``security.ssl.rest.key``.
 
         Raises:
             ConfigurationError: If a value is illegal, or a key that begins with ``rest.`` is not known.

@@ -19,6 +19,7 @@ from itertools import product
 import pyarrow as pa
 
 from headrace.state.errors import HeadraceError, ProgramError
+from headrace.state.values.types import RECORD_SHAPE
 
 from ..columns.conditions import require_condition, where_true
 from ..columns.expressions import Expression, expression_of
@@ -26,8 +27,6 @@ from ..columns.records import Batch, Timestamps
 from ..functions.operator import KeyFields, Operator, OperatorContext, add_place, place_of
 
 __all__ = ["FilterColumns", "SelectColumns", "naming_operator", "records_schema"]
-
-_ROW_KIND = b"headrace.row"
 
 
 @contextmanager
@@ -42,7 +41,7 @@ def naming_operator(context: OperatorContext) -> Iterator[None]:
 
 def records_schema(fields: list[pa.Field], metadata: dict[bytes, bytes] | None = None) -> pa.Schema:
     """Return a schema whose records are dicts: other metadata is kept, the mark of tuples and plain values is not."""
-    kept = {key: value for key, value in (metadata or {}).items() if key != _ROW_KIND}
+    kept = {key: value for key, value in (metadata or {}).items() if key != RECORD_SHAPE}
     return pa.schema(fields, metadata=kept or None)
 
 

@@ -51,7 +51,7 @@ from ..plan.plan import (
     TableSource,
     Union,
     dependents_on,
-    row_kind,
+    record_shape,
     walk,
 )
 from .properties import Known, known_of, most_records, num_partitions
@@ -137,13 +137,13 @@ def _filter_below(node: FilterColumns, below: Node) -> Node | None:
         return noted(replace(below, condition=both), f"reads only records with {node.condition!r}")
     is_passed = (
         isinstance(below, (Repartition, Sort, SortPartition))
-        or (isinstance(below, Project) and row_kind(below.schema) == "dict")
+        or (isinstance(below, Project) and record_shape(below.schema) == "dict")
         or (isinstance(below, Select) and used <= _taken_over(below))
     )
     if not is_passed or below.schema is None or below.broadcasts:
         return None
     source = below.inputs[0]
-    if row_kind(source.schema) == "object":
+    if record_shape(source.schema) == "object":
         return None
     under = replace(node, inputs=(source,), schema=source.schema)
     return noted(below.with_parents((under,)), f"behind filter {node.condition!r}")
@@ -175,7 +175,7 @@ def prune_columns(roots: Roots, _parallelism: int | None) -> Roots:
         columns = wanted.get(node.id)
         if isinstance(node, (FileSource, TableSource)) and columns is not None and node.schema is not None:
             kept = [name for name in node.schema.names if name in columns]
-            if row_kind(node.schema) == "dict" and 0 < len(kept) < len(node.schema):
+            if record_shape(node.schema) == "dict" and 0 < len(kept) < len(node.schema):
                 return _pruned(node, kept)
         if isinstance(node, Join) and columns is not None and node.schema is not None:
             return _narrowed(node, columns)

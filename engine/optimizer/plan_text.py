@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ..plan.plan import Iteration, Node, row_kind, walk
+from ..plan.plan import Iteration, Node, record_shape, walk
 
 __all__ = ["explain_json", "explain_text", "explain_tree"]
 
@@ -18,7 +18,7 @@ def _type_of(node: Node) -> str:
     if node.schema is None:
         return "objects"
     fields = ", ".join(f"{field.name}: {field.type}" for field in node.schema)
-    return f"{row_kind(node.schema)}s of {fields}"
+    return f"{record_shape(node.schema)}s of {fields}"
 
 
 def explain_text(roots: tuple[Node, ...]) -> str:

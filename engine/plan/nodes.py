@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.state.values.types import RECORD_SHAPE, declared_shape
+
 from ..functions.keys import KeySelector
 
 __all__ = [
@@ -23,20 +25,16 @@ __all__ = [
     "GATHER",
     "PICKLED",
     "REBALANCE",
-    "ROW_KIND",
     "GroupKey",
     "Node",
     "Order",
     "Ship",
     "ShipKind",
-    "row_kind",
+    "record_shape",
     "wire_schema",
 ]
 
-ROW_KIND = b"headrace.row"
-"""In a schema's metadata: what a record is in Python (``dict``, ``tuple``, ``value``, and ``pickled`` on the wire)."""
-
-PICKLED = pa.schema([pa.field("pickled", pa.binary(), nullable=False)], metadata={ROW_KIND: b"pickled"})
+PICKLED = pa.schema([pa.field("pickled", pa.binary(), nullable=False)], metadata={RECORD_SHAPE: b"pickled"})
 """The wire schema of arbitrary Python objects: one pickle per record."""
 
 
@@ -45,9 +43,9 @@ def wire_schema(schema: pa.Schema | None) -> pa.Schema:
     return PICKLED if schema is None else schema
 
 
-def row_kind(schema: pa.Schema | None) -> str:
+def record_shape(schema: pa.Schema | None) -> str:
     """Return what a record is in Python: ``dict``, ``tuple``, ``value``, or ``object`` if there is no schema."""
-    return "object" if schema is None else (schema.metadata or {}).get(ROW_KIND, b"dict").decode()
+    return "object" if schema is None else declared_shape(schema)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,10 @@ in `iteration_nodes`. Those who build, rewrite and run plans know them all, by t
 **Running a node** by the book, which is what the reference executor does:
 
 1. Run each of ``node.inputs``; each gives a list of partitions, a partition being a sequence of record batches.
-2. If ``node.combine`` is set, put every partition of input 0 through ``functions.combine(node, ...)``.
+2. If ``node.combine`` is set, put every partition of input 0 through `partitions.drivers.combine`.
 3. Bring each input where its ship says (``node.ships[i]``, see `Ship`), into ``parallelism`` partitions. A node whose
    ships are all FORWARD has as many partitions as its first input.
-4. For every subtask call ``functions.apply(node, context, inputs)`` with that subtask's partition of every input; what
+4. For every subtask call `partitions.drivers.apply` with that subtask's partition of every input; what
    it yields is the output partition. Sources, `Union`, `Repartition`, `Cache`, iterations and sinks have no function:
    they are executed as their docstrings say.
 
@@ -93,13 +93,12 @@ from .nodes import (
     GATHER,
     PICKLED,
     REBALANCE,
-    ROW_KIND,
     GroupKey,
     Node,
     Order,
     Ship,
     ShipKind,
-    row_kind,
+    record_shape,
     wire_schema,
 )
 from .record_nodes import (
@@ -134,7 +133,6 @@ __all__ = [
     "GATHER",
     "PICKLED",
     "REBALANCE",
-    "ROW_KIND",
     "Aggregation",
     "BulkIteration",
     "Cache",
@@ -186,7 +184,7 @@ __all__ = [
     "Union",
     "WriteFiles",
     "dependents_on",
-    "row_kind",
+    "record_shape",
     "walk",
     "wire_schema",
 ]

@@ -29,7 +29,7 @@ MAX_PAIRS = 262_144
 """So many pairs are made at once, about."""
 
 
-class _Pairs(NamedTuple):
+class _Matches(NamedTuple):
     """Pairs of rows that have come and rows that are held: places among those, and numbers of these."""
 
     places: Integers
@@ -106,7 +106,7 @@ class IntervalState:
         self._keep(rows, times, codes, has_key, has_pair, side, watermark_ms)
         return num_late, made
 
-    def _pairs(self, codes: Integers, times: Integers, side: int) -> Iterator[_Pairs]:
+    def _pairs(self, codes: Integers, times: Integers, side: int) -> Iterator[_Matches]:
         """The pairs of rows, by their keys' codes and times, with rows of the other side; a part of them at a time."""
         own, other = self._sides[side], self._sides[1 - side]
         touched, local = self._local.of(np.maximum(codes, 0), len(self._index))
@@ -135,10 +135,10 @@ class IntervalState:
             places = np.repeat(np.arange(start, end), some)
             within = np.arange(len(places)) - np.repeat(np.cumsum(some) - some, some)
             if len(places):
-                yield _Pairs(places, held[begins[places] + within])
+                yield _Matches(places, held[begins[places] + within])
             start = end
 
-    def _true(self, rows: pa.RecordBatch, pairs: _Pairs, side: int) -> tuple[_Pairs, pa.RecordBatch | None]:
+    def _true(self, rows: pa.RecordBatch, pairs: _Matches, side: int) -> tuple[_Matches, pa.RecordBatch | None]:
         """Those pairs for which the condition is true; and their columns, if they were made for it."""
         if self._condition is None:
             return pairs, None
@@ -146,9 +146,9 @@ class IntervalState:
         chosen = where_true(self._condition, columns)
         if chosen.all():
             return pairs, columns
-        return _Pairs(pairs.places[chosen], pairs.held[chosen]), columns.filter(pa.array(chosen))
+        return _Matches(pairs.places[chosen], pairs.held[chosen]), columns.filter(pa.array(chosen))
 
-    def _columns_of(self, rows: pa.RecordBatch, pairs: _Pairs, side: int) -> pa.RecordBatch:
+    def _columns_of(self, rows: pa.RecordBatch, pairs: _Matches, side: int) -> pa.RecordBatch:
         """All columns of pairs."""
         store, places = self._sides[1 - side].store, pa.array(pairs.places)
         arrays = [
@@ -159,7 +159,7 @@ class IntervalState:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _of_pairs(
-        self, rows: pa.RecordBatch, times: Integers, pairs: _Pairs, columns: pa.RecordBatch | None, side: int
+        self, rows: pa.RecordBatch, times: Integers, pairs: _Matches, columns: pa.RecordBatch | None, side: int
     ) -> list[Batch]:
         """What goes out for pairs; the rows that are held are marked."""
         left, other = self._sides[0], self._sides[1 - side]

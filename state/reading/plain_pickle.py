@@ -3,10 +3,9 @@
 Python's unpickler is a machine that its input drives: even with a list of harmless classes a crafted pickle can corrupt
 memory (`numpy.dtype` has a state of its own), take 60 GiB (``bytearray(60 << 30)``, a memo of any size) or keep the
 process busy for years. So this is another reader of the same format. It knows the opcodes that plain values consist
-of, and a few recipes (`headrace.state.reading.pickle_recipes`). Everything is counted: opcodes,
-nesting, what the value weighs once parts that it shares are counted wherever they stand, and the work of every step
-that may cost more than its opcode: a recipe over a shared part copies it, a key that is a tuple is hashed and compared
-whole.
+of, and a few recipes (`.pickle_recipes`). Everything is counted: opcodes, nesting, what the value weighs once parts
+that it shares are counted wherever they stand, and the work of every step that may cost more than its opcode: a recipe
+over a shared part copies it, a key that is a tuple is hashed and compared whole.
 
 Source: Python's ``pickletools``, which describes the format; PEP 3154 (protocol 4), PEP 574 (protocol 5).
 """

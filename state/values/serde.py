@@ -26,7 +26,7 @@ from ..errors import TypeMismatchError
 from .composite_types import TupleType
 from .sharing import LEAVES, MUCH, shown, spreads
 from .type_sources import type_of_arrow
-from .types import ValueType
+from .types import RECORD_SHAPE, ValueType, declared_shape
 
 __all__ = [
     "are_as_they_come_back",
@@ -36,9 +36,6 @@ __all__ = [
     "pylist_from_array",
     "rows_from_columns",
 ]
-
-
-_ROW = b"headrace.row"
 
 
 # ---------------------------------------------------------------------------------------------------- rows to columns
@@ -85,7 +82,7 @@ def columns_from_rows(rows: Sequence[Any], schema: pa.Schema | None = None) -> p
         arrays = [_array(column, field.name, field) for column, field in zip(values, schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema) if names else _fieldless(len(rows), schema)
     arrays = [_array(column, name, None) for column, name in zip(values, names, strict=True)]
-    metadata = None if kind == "dict" else {_ROW: kind.encode()}
+    metadata = None if kind == "dict" else {RECORD_SHAPE: kind.encode()}
     fields = [pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)]
     inferred = pa.schema(fields, metadata)
     return pa.RecordBatch.from_arrays(arrays, schema=inferred) if names else _fieldless(len(rows), inferred)
@@ -119,7 +116,7 @@ def _fieldless(num_rows: int, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _declared_kind(schema: pa.Schema) -> str:
-    kind = (schema.metadata or {}).get(_ROW, b"dict").decode("utf-8", "replace")
+    kind = declared_shape(schema)
     if kind not in ("dict", "tuple", "value") or (kind == "value" and len(schema) != 1):
         message = f"a schema's metadata headrace.row must be dict, tuple or (with one field) value; got {kind!r}"
         raise TypeMismatchError(message)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from ..reading.read_limits import MAX_DEPTH
 from ..reading.stored_pickles import pickle_value, unpickle_value
 from .composite_types import Field, ListType, Maker, MapType, OptionalType, RecordType, TupleType
-from .types import ATOMS, AtomType, OpaqueType, Schema, ValueType, kinds_of
+from .types import ATOMS, AtomType, OpaqueType, Schema, ValueType, declared_shape, kinds_of
 
 __all__ = [
     "UNDECLARED",
@@ -35,7 +35,6 @@ __all__ = [
     "type_text",
 ]
 
-_ROW = b"headrace.row"
 _DECIMAL = re.compile(r"decimal(?:128|256)\((\d+), (-?\d+)\)")
 _ZONED = re.compile(r"timestamp\[(.+)\]")
 
@@ -89,7 +88,7 @@ def _describe(declared: Any, within: tuple[type, ...]) -> ValueType:
             return _opaque("Any")
         return type_of_arrow(declared.arrow_type, None if declared.shape == "value" else declared.shape)
     if isinstance(declared, pa.Schema):
-        shape = (declared.metadata or {}).get(_ROW, b"dict").decode()
+        shape = declared_shape(declared)
         if shape == "value":
             return type_of_arrow(declared.field(0).type)
         return type_of_arrow(pa.struct(list(declared)), shape)

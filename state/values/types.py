@@ -33,7 +33,21 @@ from ..errors import TypeMismatchError
 from .atom_columns import python_values
 from .sharing import shown
 
-__all__ = ["ATOMS", "AtomType", "Change", "OpaqueType", "Schema", "ValueType", "held_as", "kinds_of"]
+__all__ = [
+    "ATOMS",
+    "RECORD_SHAPE",
+    "AtomType",
+    "Change",
+    "OpaqueType",
+    "Schema",
+    "ValueType",
+    "declared_shape",
+    "held_as",
+    "kinds_of",
+]
+
+RECORD_SHAPE = b"headrace.row"
+"""In a schema's metadata: what a record is in Python (``dict``, ``tuple``, ``value``, and ``pickled`` on the wire)."""
 
 Schema = Any
 """What the module's docstring says; None where nothing is declared."""
@@ -236,6 +250,11 @@ def _is_same_atom(value: Any, other: Any) -> bool:
     if isinstance(value, datetime.datetime):
         return bool(value == other and value.tzinfo == other.tzinfo and not value.fold)
     return repr(value) == repr(other)
+
+
+def declared_shape(schema: pa.Schema) -> str:
+    """Return what a schema says a record is: ``dict`` where it says nothing; see `RECORD_SHAPE`."""
+    return (schema.metadata or {}).get(RECORD_SHAPE, b"dict").decode("utf-8", "replace")
 
 
 def held_as(kind: type, values: Sequence[Any]) -> Sequence[Any] | None:

@@ -1,4 +1,4 @@
-"""Feeds damaged and hostile bytes to every reader of stored state, and counts what comes of it.
+"""Feeds damaged and hostile bytes to every reader of stored state, and counts the outcomes.
 
 Every input is a seed (what is really stored, or a crafted attack) that was mutated: bits, bytes and numbers changed,
 pieces cut out, doubled, spliced in from another seed; of structured data also fields, with hashes made good again. A

@@ -1,7 +1,7 @@
 """Vertices and their subtasks: where they run, how they are, watermarks.
 
-Source: Flink's ``JobVertexDetailsHandler``, ``JobVertexWatermarksHandler``,
-``SubtasksTimesHandler``, ``JobVertexTaskManagersHandler``.
+Source: Flink's ``JobVertexDetailsHandler``, ``JobVertexWatermarksHandler``, ``SubtasksTimesHandler``,
+``JobVertexTaskManagersHandler``.
 """
 
 from __future__ import annotations

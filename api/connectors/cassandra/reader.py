@@ -184,7 +184,7 @@ class _Shared:
             return self._connection
 
     def close(self) -> None:
-        """Let go of it, without waiting for whoever makes it."""
+        """Let go of it, without waiting for the thread that makes it."""
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -1,8 +1,8 @@
 """HTTP as a sink: batches of records by POST, under a key by which a server knows a batch again.
 
 *Exactly once*: the records between two barriers are part of the checkpoint, with the name of who prepared them and
-their numbers. When it is complete they are posted in batches, and whoever posts them, and however often, posts the same
-batch under the same key. A server that honours the key keeps each batch once.
+their numbers. When it is complete they are posted in batches: the same batches under the same keys by every attempt,
+however often. A server that honours the key keeps each batch once.
 
 *At least once*: batches are posted as they are full, and all of them before a barrier passes. A key stands for one
 attempt to post, so a server sees twice what a failure makes the job repeat.

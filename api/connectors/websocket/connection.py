@@ -119,7 +119,7 @@ class WebSocketConnection:
         try:
             plain = socket.create_connection((host, port), timeout=endpoint.timeout_s)
             plain.settimeout(None)
-            # A server that takes not one byte for so long stands still; else whoever sends would wait for it for ever.
+            # A server that takes not one byte for so long stands still; else the sender would wait for it for ever.
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(endpoint.timeout_s))
             opening = client.connect(
                 url,

@@ -28,6 +28,7 @@ import pyarrow as pa
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError, nearest
 from headrace.state.errors import DamagedFileError
+from headrace.state.values.types import RECORD_SHAPE, declared_shape
 
 from ..avro_types import AvroRows, avro_library, avro_schema_of, parsed_avro_schema
 from ..blocks import RecordFile
@@ -53,7 +54,7 @@ _MOST_BLOCK_BYTES = (1 << 31) - 1
 _MOST_EMPTY_RECORDS = 1 << 20
 """How many records a block may have beyond its bytes: those of a record without fields have none."""
 
-_ROW = "headrace.row"
+_ROW = RECORD_SHAPE.decode()
 """What a file says of itself beside its schema and codec: what a record is, if no dict."""
 
 
@@ -234,7 +235,7 @@ class AvroRecords:
         self._columns = None if columns is None else list(columns)
         chosen = list(own) if columns is None else [own.field(name) for name in columns]
         is_row = header.row != "dict" and columns is None
-        self.schema = pa.schema(chosen, {_ROW: header.row} if is_row else None)
+        self.schema = pa.schema(chosen, {RECORD_SHAPE: header.row} if is_row else None)
         # How a file without compression begins that has the same records, for the library to read.
         self._head = AvroHeader(json.dumps(self._types.library), AVRO_CODECS["null"], "dict", header.sync).to_bytes()
 
@@ -389,7 +390,7 @@ class AvroEncoder:
         avro = avro_schema_of(schema)
         self._rows = AvroRows(avro)
         self._parsed = parsed_avro_schema(self._rows.library)
-        row = (schema.metadata or {}).get(_ROW.encode(), b"dict").decode()
+        row = declared_shape(schema)
         header = AvroHeader(json.dumps(avro), self._codec, row, secrets.token_bytes(_SYNC_BYTES))
         self._sync = header.sync
         self._stream.write(header.to_bytes() + header.sync)

@@ -29,6 +29,7 @@ import pyarrow as pa
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
 from headrace.state.errors import DamagedFileError
+from headrace.state.values.types import RECORD_SHAPE
 
 from ..blocks import RecordFile
 from ..contract import Rejected, by_halves, columns_to_write
@@ -69,7 +70,7 @@ _Pair = tuple[int, str, bytes, bytes]
 
 def _pair_schema(key: Writable, value: Writable) -> pa.Schema:
     """A record is a tuple of key and value."""
-    return pa.schema([pa.field("f0", key.kind), pa.field("f1", value.kind)], {b"headrace.row": b"tuple"})
+    return pa.schema([pa.field("f0", key.kind), pa.field("f1", value.kind)], {RECORD_SHAPE: b"tuple"})
 
 
 @dataclass(frozen=True)

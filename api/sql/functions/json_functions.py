@@ -20,7 +20,7 @@ from ..parsing.errors import SqlError
 from ..parsing.types import sql_name
 from .coercion import cast_to, is_number, is_text
 from .contract import Function, KernelCall, Typed, made, require, row_by_row
-from .json_paths import JsonPath, NotFoundError, json_text, parsed_json, path_of, whole_text
+from .json_paths import JsonPath, NotFoundError, json_of, parsed_json, path_of, whole_text
 from .spelling import double_text, iso_text
 
 __all__ = [
@@ -173,10 +173,10 @@ def _otherwise(word: str, default: Any, error: Exception) -> Any:
 
 def _as_scalar(found: Any, kind: pa.DataType) -> Any:
     if kind == _TEXT:
-        return whole_text(found) if isinstance(found, str) else json_text(found)
+        return whole_text(found) if isinstance(found, str) else json_of(found)
     is_fit = isinstance(found, bool) == (kind == pa.bool_()) and not isinstance(found, str)
     if not is_fit or (kind == pa.int32() and not isinstance(found, int)):
-        message = f"JSON_VALUE found {json_text(found)}, and not {sql_name(kind)}"
+        message = f"JSON_VALUE found {json_of(found)}, and not {sql_name(kind)}"
         raise ValueError(message)
     return float(found) if kind == pa.float64() else found
 
@@ -221,17 +221,17 @@ class _Part:
             message = f"{path} is a scalar"
             raise ValueError(message)
         if self._kind == _TEXT:
-            return json_text(found)
+            return json_of(found)
         if not isinstance(found, list):
             message = f"{path} is no array"
             raise ValueError(message)
-        return [whole_text(one) if isinstance(one, str) else None if one is None else json_text(one) for one in found]
+        return [whole_text(one) if isinstance(one, str) else None if one is None else json_of(one) for one in found]
 
     def _instead(self, word: str, error: Exception) -> Any:
         if word == "ERROR":
             raise _Refused(str(error)) from error
         empty: Any = {"EMPTY ARRAY": [], "EMPTY OBJECT": {}}.get(word)
-        return empty if empty is None or self._kind == _TEXTS else json_text(empty)
+        return empty if empty is None or self._kind == _TEXTS else json_of(empty)
 
 
 class _Refused(TypeError):
@@ -248,7 +248,7 @@ def encoder_of(kind: pa.DataType) -> Callable[[Any], str]:
         SqlError: If there is no JSON of the type.
     """
     if is_text(kind):
-        return json_text
+        return json_of
     if pa.types.is_boolean(kind):
         return lambda value: "true" if value else "false"
     if pa.types.is_floating(kind):
@@ -266,10 +266,10 @@ def encoder_of(kind: pa.DataType) -> Callable[[Any], str]:
         return lambda value: f"[{','.join(map(element, value))}]"
     if pa.types.is_map(kind) and is_text(kind.key_type):
         item = _or_null(kind.item_type)
-        return lambda value: f"{{{','.join(f'{json_text(key)}:{item(one)}' for key, one in value)}}}"
+        return lambda value: f"{{{','.join(f'{json_of(key)}:{item(one)}' for key, one in value)}}}"
     if pa.types.is_struct(kind):
         parts = {field.name: _or_null(field.type) for field in kind}
-        return lambda value: f"{{{','.join(f'{json_text(name)}:{part(value[name])}' for name, part in parts.items())}}}"
+        return lambda value: f"{{{','.join(f'{json_of(name)}:{part(value[name])}' for name, part in parts.items())}}}"
     if pa.types.is_null(kind):
         return lambda value: "null"
     message = f"there is no JSON of {sql_name(kind)}"
@@ -295,7 +295,7 @@ def json_object(entries: Sequence[tuple[str, Typed, bool]], *, skips_nulls: bool
         entries: Names, values, and whether a value is JSON already.
         skips_nulls: Whether an entry whose value is null is left out.
     """
-    names = [json_text(name) for name, _value, _is_json in entries]
+    names = [json_of(name) for name, _value, _is_json in entries]
     function = _Object(names, _encoders([(value, is_json) for _name, value, is_json in entries]), skips_nulls)
     return _constructed("JSON_OBJECT", function, [value for _name, value, _is_json in entries])
 
@@ -307,7 +307,7 @@ def json_array(values: Sequence[tuple[Typed, bool]], *, skips_nulls: bool = True
 
 def json_itself(value: Typed) -> Typed:
     """JSON(text): a text that is JSON already, made compact."""
-    return made("JSON", row_by_row(lambda text: json_text(parsed_json(text)), _TEXT), _TEXT, _text(value))
+    return made("JSON", row_by_row(lambda text: json_of(parsed_json(text)), _TEXT), _TEXT, _text(value))
 
 
 def _encoders(values: Sequence[tuple[Typed, bool]]) -> list[Callable[[Any], str]]:

@@ -16,7 +16,7 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-__all__ = ["JsonPath", "NotFoundError", "json_text", "parsed_json", "path_of", "whole_text"]
+__all__ = ["JsonPath", "NotFoundError", "json_of", "parsed_json", "path_of", "whole_text"]
 
 _STEP = re.compile(
     r"""\.?\[\s*(?P<index>-?\d+)\s*\]|\.?\[\s*(?P<all>\*)\s*\]|\.(?P<each>\*)"""
@@ -128,14 +128,14 @@ def whole_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def json_text(value: Any) -> str:
+def json_of(value: Any) -> str:
     """Return a value of `parsed_json` as compact JSON, fields in the order of their names."""
     if isinstance(value, str):
         return json.dumps(whole_text(value), ensure_ascii=False)
     if isinstance(value, dict):
-        return f"{{{','.join(f'{json_text(name)}:{json_text(value[name])}' for name in sorted(value))}}}"
+        return f"{{{','.join(f'{json_of(name)}:{json_of(value[name])}' for name in sorted(value))}}}"
     if isinstance(value, list):
-        return f"[{','.join(map(json_text, value))}]"
+        return f"[{','.join(map(json_of, value))}]"
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)

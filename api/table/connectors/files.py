@@ -98,8 +98,8 @@ class FilesTable(TableConnector):
         """The files. In CSV what folders say has the type that it looks like, which loses nothing of a text."""
         if self._format in ("parquet", "orc", "avro"):
             whole = pa.schema([self._schema.field(name) for name in schema.names])
-            read: Any = getattr(env, f"read_{self._format}")
-            return read(self._path, schema=whole)
+            readers: dict[str, Any] = {"parquet": env.read_parquet, "orc": env.read_orc, "avro": env.read_avro}
+            return readers[self._format](self._path, schema=whole)
         if self._format == "csv":
             return env.read_csv(self._path, self._own, header=False, delimiter=self._delimiter)
         return env.read_json(self._path, self._schema)
