@@ -24,7 +24,10 @@ from ..messages.fetching import FetchingReader
 __all__ = ["Piece", "Place", "StreamReader", "StreamRecord", "StreamThread"]
 
 PIECES_AHEAD = 16
-"""So many pieces may wait to be taken."""
+"""So many pieces may wait to be taken; a server may send 64 KiB in one, or a record."""
+
+RECORDS_AT_ONCE = 1_000
+"""A piece that has so many is not joined with the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,18 @@ class StreamThread(ClientThread):
             self.give(piece)
         if is_last:
             self.end()
+
+    def take(self) -> Piece | None:
+        """Return what has come since, as one piece: to decode each record by itself costs many times as much."""
+        piece: Piece | None = super().take()
+        if piece is None or not self.has_more:
+            return piece
+        records, is_last = list(piece.records), piece.is_last
+        while self.has_more and not is_last and len(records) < RECORDS_AT_ONCE:
+            more = super().take()
+            records += more.records
+            is_last = more.is_last
+        return Piece(piece.split_id, records, is_last)
 
     @property
     def where(self) -> dict[str, Any]:
