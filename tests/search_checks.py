@@ -6,7 +6,6 @@ every document once, whatever becomes of the point in time.
 
 from __future__ import annotations
 
-import random
 from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -24,35 +23,33 @@ from headrace.engine.connectors.contract import (
     Split,
 )
 from headrace.engine.errors import SourceError
+from headrace.testing.upsert_contract import UpsertSubject, keeps_the_newest
 
 
 def sink_into(server, index, **arguments):
     return OpenSearchSink(server.url, index, **{"key": "k", "options": AT_ONCE, **arguments})
 
 
-def the_newest_stays_whatever_is_written_again(server):
-    """The same writes several times, in other orders, by attempts that do not know of each other."""
-    rng = random.Random(3)
-    rows = [
-        {"k": rng.randrange(12), "at": at, "v": rng.randrange(1_000), "gone": rng.random() < 0.2} for at in range(400)
-    ]
-    for marker in (None, "gone"):
-        index = server.new_index()
-        sink = sink_into(server, index, order="at", delete_column="gone", deletion_marker=marker)
-        num_older = 0
-        for attempt in range(4):
-            part = rows if attempt == 0 else rng.sample(rows, 300)
-            num_older += written(sink, part).get("num_records_older", 0)
-        newest = {row["k"]: row for row in rows}
-        expected = {
-            str(k): {"k": k, "at": row["at"], "v": row["v"]} for k, row in newest.items() if not row["gone"]
-        } | (
-            {str(k): {"k": k, "at": row["at"], marker: True} for k, row in newest.items() if row["gone"]}
-            if marker
-            else {}
-        )
-        assert server.documents(index) == expected
-        assert num_older > 0
+def subject_of(server: SearchServer, ordered_marker: str | None = "gone") -> UpsertSubject:
+    """An index that keeps what is deleted, as a service forgets it, for the contract of sinks by key."""
+    index = server.new_index({"properties": {"v": {"type": "long"}}})
+
+    def sink(order: str | None, options: UpsertOptions) -> OpenSearchSink:
+        marker = None if order is None else ordered_marker  # which needs one
+        return sink_into(server, index, order=order, options=options, delete_column="gone", deletion_marker=marker)
+
+    def rows() -> dict[int, tuple[int, int]]:
+        return {int(k): (row["at"], row["v"]) for k, row in server.documents(index).items() if "gone" not in row}
+
+    bad = {"k": 2, "at": 1, "v": "text", "gone": False}
+    return UpsertSubject(sink, rows, bad=bad, numbers_itself=False, server=server)
+
+
+def what_is_older_is_counted_and_a_deletion_is_known_for_a_while(server):
+    keeps_the_newest(subject_of(server, ordered_marker=None))
+    sink = sink_into(server, server.new_index(), order="at")
+    assert written(sink, [{"k": 1, "at": 2}]).get("num_records_older", 0) == 0
+    assert written(sink, [{"k": 1, "at": 1}])["num_records_older"] == 1
 
 
 def without_an_order_the_last_stays(server):
@@ -268,7 +265,7 @@ def a_service_that_is_away_is_waited_for_at_the_first_look_too(server):
 
 
 CHECKS = (
-    the_newest_stays_whatever_is_written_again,
+    what_is_older_is_counted_and_a_deletion_is_known_for_a_while,
     without_an_order_the_last_stays,
     ids_of_several_columns_are_told_apart,
     refused_documents_are_named_or_counted,

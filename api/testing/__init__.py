@@ -6,7 +6,7 @@ Several sizes, one vocabulary:
   `BroadcastTestHarness`: one subtask, driven by hand;
 * a *program* of several operators: `PipelineTestHarness`: the same under a manual clock, at any parallelism;
 * a *sink* of your own: `SinkTestHarness`, and in `headrace.testing.sink_contract` the checks that every exactly-once
-  sink must pass;
+  sink must pass, in `headrace.testing.upsert_contract` those of sinks that write by key;
 * a *source* of your own: `SourceTestHarness`, and the checks in `headrace.testing.source_contract` and
   `headrace.testing.acknowledging_contract`;
 * a *job* with faults: `run_simulated`: a whole simulated cluster whose processes die.

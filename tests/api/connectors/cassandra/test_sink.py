@@ -6,7 +6,6 @@ deletions, tables that will not do, values that will not, a server that is away.
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections import Counter
 from datetime import date, datetime, time, timezone
@@ -22,6 +21,7 @@ from upsert_kit import AT_ONCE, harness_of, told, written
 from headrace import RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.cassandra import CassandraClient, CassandraSink, OrderKey, UpsertOptions
 from headrace.engine.errors import ConfigurationError
+from headrace.testing.upsert_contract import UPSERT_CONTRACT, UpsertSubject
 
 NOWHERE = "127.0.0.1:1"
 ROW = {"k": "int32", "at": "int64", "v": "int64"}
@@ -40,27 +40,18 @@ def rows_of(server, table, columns="k, at, v"):
     return {row[0]: row for row in server.ask(f"SELECT {columns} FROM {table}")}
 
 
-def random_rows(rng, number=400):
-    return [
-        {"k": rng.randrange(12), "at": at, "v": rng.randrange(1_000), "gone": rng.random() < 0.2}
-        for at in range(number)
-    ]
-
-
-def what_is_newest(rows):
-    newest = {row["k"]: row for row in rows}
-    return {k: (k, row["at"], row["v"]) for k, row in newest.items() if not row["gone"]}
-
-
-def test_the_newest_stays_whatever_is_written_again(cassandra_server):  # noqa: F811
-    """The same writes several times, in other orders, by attempts that do not know of each other."""
-    rng = random.Random(3)
-    rows = random_rows(rng)
+@pytest.mark.parametrize("check", UPSERT_CONTRACT, ids=lambda check: check.__name__)
+def test_contract(check, cassandra_server):  # noqa: F811
     table = cassandra_server.new_table("k int PRIMARY KEY, at bigint, v bigint")
-    sink = sink_into(cassandra_server, table, order="at", delete_column="gone")
-    for attempt in range(4):
-        written(sink, rows if attempt == 0 else rng.sample(rows, 300))
-        assert rows_of(cassandra_server, table) == what_is_newest(rows)
+
+    def sink(order, options):
+        return sink_into(cassandra_server, table, order=order, options=options, delete_column="gone")
+
+    def rows():
+        return {k: (at, v) for k, at, v in rows_of(cassandra_server, table).values()}
+
+    bad = {"k": 2, "at": 1, "v": "text", "gone": False}
+    check(UpsertSubject(sink, rows, bad=bad, server=cassandra_server))
 
 
 def test_of_equal_orders_the_larger_value_stays_so_there_are_ties(cassandra_server):  # noqa: F811
@@ -77,17 +68,6 @@ def test_of_equal_orders_the_larger_value_stays_so_there_are_ties(cassandra_serv
     assert rows_of(cassandra_server, table)[1] == (1, 5, 3)
 
 
-def test_without_an_order_what_came_last_stays(cassandra_server):  # noqa: F811
-    """Also where a value gets smaller, and where rows are deleted and come again in one request."""
-    rng = random.Random(4)
-    rows = random_rows(rng)
-    table = cassandra_server.new_table("k int PRIMARY KEY, at bigint, v bigint")
-    sink = sink_into(cassandra_server, table, delete_column="gone")
-    for first in range(0, len(rows), 37):
-        written(sink, rows[first : first + 37])
-    assert rows_of(cassandra_server, table) == what_is_newest(rows)
-
-
 def test_texts_of_one_key_are_one_row_in_a_request(cassandra_server):  # noqa: F811
     """A UUID in capitals, an address with its zeros: of equal numbers Cassandra would keep the larger value."""
     table = cassandra_server.new_table("id uuid, host inet, v bigint, PRIMARY KEY (id, host)")
@@ -98,22 +78,6 @@ def test_texts_of_one_key_are_one_row_in_a_request(cassandra_server):  # noqa: F
     keys = [(one, "::1"), (one.upper(), "::1"), (one, "0:0:0:0:0:0:0:1")]
     written(sink, [{"id": name, "host": host, "v": 9 - n} for n, (name, host) in enumerate(keys)])
     assert [row[0] for row in cassandra_server.ask(f"SELECT v FROM {table}")] == [7]
-
-
-def test_an_attempt_that_was_replaced_changes_nothing_and_is_shut_out(cassandra_server):  # noqa: F811
-    table = cassandra_server.new_table("k int PRIMARY KEY, at bigint, v bigint")
-    sink = sink_into(cassandra_server, table)
-    old = harness_of(sink, attempt="1.0")
-    old.process([{"k": 1, "at": 0, "v": 9}])
-    old.pass_time(100)
-    old.do_all_work()
-    written(sink, [{"k": 1, "at": 1, "v": 3}], attempt="1.1")
-    old.process([{"k": 1, "at": 0, "v": 10}])  # in its block of numbers
-    old.pass_time(100)
-    old.do_all_work()
-    assert rows_of(cassandra_server, table)[1] == (1, 1, 3)
-    assert "newer attempt" in told(lambda: written(sink, [{"k": 1, "at": 0, "v": 11}], attempt="1.0"))
-    assert rows_of(cassandra_server, table)[1] == (1, 1, 3)
 
 
 def test_what_other_programs_wrote_before_is_older(cassandra_server):  # noqa: F811
@@ -268,30 +232,12 @@ def test_refused_rows_are_named_or_counted(cassandra_server):  # noqa: F811
     assert cassandra_server.ask(f"SELECT k FROM {table}") == [(1,)]
 
 
-def test_a_server_that_is_away_is_waited_for_for_a_while(cassandra_server):  # noqa: F811
+def test_a_server_that_stays_away_is_an_error():
     impatient = UpsertOptions(batch_interval="10 ms", patience=0)
     sink = CassandraSink(NOWHERE, "a.b", schema=ROW, key="k", options=impatient)
     text = told(lambda: written(sink, [{"k": 1, "at": 1, "v": 1}]))
     assert "takes nothing" in text
     assert "patience" in text
-    table = cassandra_server.new_table(KEYED)
-    patient = UpsertOptions(batch_interval="10 ms", request_timeout="2 s", patience="5 min")
-    harness = harness_of(sink_into(cassandra_server, table, options=patient))
-    cassandra_server.kill()
-    harness.process([{"k": 1, "at": 1, "v": 1}])
-    harness.operator.end_input(0)
-    harness.do_work()
-    assert harness.metrics.counters["num_entries_retried"] == 1
-    cassandra_server.start()
-
-    def is_there():
-        harness.pass_time(1_000)
-        if harness.works:
-            harness.do_work()
-        return cassandra_server.ask(f"SELECT * FROM {table}")
-
-    cassandra_server.wait_until(is_there)
-    assert rows_of(cassandra_server, table) == {1: (1, 1, 1)}
 
 
 def test_many_rows_of_a_partition_keep_their_order(cassandra_server):  # noqa: F811

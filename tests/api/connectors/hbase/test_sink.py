@@ -6,7 +6,6 @@ deletions, tables and values that will not do, bytes that others read, a server 
 
 from __future__ import annotations
 
-import random
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from operator import itemgetter
@@ -21,6 +20,7 @@ from headrace import RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.hbase import HbaseClient, HbaseSink, UpsertOptions
 from headrace.connectors.hbase.cell_values import TableFields, coder_of
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.testing.upsert_contract import UPSERT_CONTRACT, UpsertSubject
 
 NOWHERE = "127.0.0.1:1"
 SCHEMA = pa.schema([("k", pa.int32()), ("f", pa.struct([("at", pa.int64()), ("v", pa.int64())]))])
@@ -41,51 +41,17 @@ def rows_of(server, table):
     return {number(key): (number(cells[b"f:at"]), number(cells[b"f:v"])) for key, cells in server.rows(table).items()}
 
 
-def random_rows(rng, number=300):
-    return [row_of(rng.randrange(12), at, rng.randrange(1_000), gone=rng.random() < 0.2) for at in range(1, number + 1)]
-
-
-def what_is_newest(rows):
-    newest = {row["k"]: row for row in rows}
-    return {k: (row["f"]["at"], row["f"]["v"]) for k, row in newest.items() if not row["gone"]}
-
-
-def test_the_newest_stays_whatever_is_written_again(hbase_server):  # noqa: F811
-    """The same writes several times, in other orders, by attempts that do not know of each other."""
-    rng = random.Random(3)
-    rows = random_rows(rng)
+@pytest.mark.parametrize("check", UPSERT_CONTRACT, ids=lambda check: check.__name__)
+def test_contract(check, hbase_server):  # noqa: F811
     table = hbase_server.new_table()
-    sink = sink_into(hbase_server, table, order="at", delete_column="gone")
-    for attempt in range(3):
-        written(sink, rows if attempt == 0 else rng.sample(rows, 200))
-        assert rows_of(hbase_server, table) == what_is_newest(rows)
 
+    def sink(order, options):
+        return sink_into(hbase_server, table, order=order, options=options, delete_column="gone")
 
-def test_without_an_order_what_came_last_stays(hbase_server):  # noqa: F811
-    """Also where rows are deleted and come again at once: HBase's own times would hide them."""
-    rng = random.Random(4)
-    rows = random_rows(rng)
-    table = hbase_server.new_table()
-    sink = sink_into(hbase_server, table, delete_column="gone")
-    for first in range(0, len(rows), 37):
-        written(sink, rows[first : first + 37])
-    assert rows_of(hbase_server, table) == what_is_newest(rows)
+    def row(k, at, v, gone):
+        return row_of(k, at, v, gone=gone)
 
-
-def test_an_attempt_that_was_replaced_changes_nothing_and_is_shut_out(hbase_server):  # noqa: F811
-    table = hbase_server.new_table()
-    sink = sink_into(hbase_server, table)
-    old = harness_of(sink, attempt="1.0")
-    old.process([row_of(1, 0, 9)])
-    old.pass_time(100)
-    old.do_all_work()
-    written(sink, [row_of(1, 1, 3)], attempt="1.1")
-    old.process([row_of(1, 0, 10)])  # in its block of numbers
-    old.pass_time(100)
-    old.do_all_work()
-    assert rows_of(hbase_server, table) == {1: (1, 3)}
-    assert "newer attempt" in told(lambda: written(sink, [row_of(1, 0, 11)], attempt="1.0"))
-    assert rows_of(hbase_server, table) == {1: (1, 3)}
+    check(UpsertSubject(sink, lambda: rows_of(hbase_server, table), row, server=hbase_server))
 
 
 @pytest.mark.parametrize("order", ["at", None])
@@ -135,30 +101,12 @@ def test_what_will_not_do_is_refused_at_start(hbase_server):  # noqa: F811
     assert "has no table 'nope'" in told(lambda: harness_of(sink_into(hbase_server, "nope")))
 
 
-def test_a_server_that_is_away_is_waited_for_for_a_while(hbase_server):  # noqa: F811
+def test_a_server_that_stays_away_is_an_error():
     impatient = UpsertOptions(batch_interval="10 ms", patience=0)
     sink = HbaseSink(NOWHERE, "t", schema=SCHEMA, options=impatient)
     text = told(lambda: written(sink, [row_of(1, 1, 1)]))
     assert "takes nothing" in text
     assert "patience" in text
-    table = hbase_server.new_table()
-    patient = UpsertOptions(batch_interval="10 ms", request_timeout="5 s", patience="5 min")
-    harness = harness_of(sink_into(hbase_server, table, options=patient))
-    hbase_server.kill()
-    harness.process([row_of(1, 1, 1)])
-    harness.operator.end_input(0)
-    harness.do_work()
-    assert harness.metrics.counters["num_entries_retried"] == 1
-    hbase_server.start()
-
-    def is_there():
-        harness.pass_time(1_000)
-        if harness.works:
-            harness.do_work()
-        return hbase_server.rows(table)
-
-    hbase_server.wait_until(is_there)
-    assert rows_of(hbase_server, table) == {1: (1, 1)}
 
 
 def test_wrong_arguments_are_refused():
