@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from query_kit import FailsNowAndThen, by_duckdb, in_small_batches, multiset
+from staying_kit import watched_staying
 
 from headrace import RestartStrategies, col
 from headrace.engine.changelog.join import ChangelogJoin
@@ -15,7 +16,7 @@ from headrace.engine.kernel.machine import Address
 from headrace.engine.kernel.metrics import MetricGroup
 from headrace.engine.operators.exchange import HashPartitioner
 from headrace.engine.protocol.task_messages import ChannelDescriptor, TaskDeployment
-from headrace.engine.task.chain import ChainLink, OutputGate
+from headrace.engine.task.chain import ChainLink
 from headrace.engine.task.inputs_outputs import TaskOutputs
 from headrace.engine.task.processor_time import ProcessorTime
 from headrace.state.identifiers import ExecutionAttemptId, JobId, VertexId
@@ -59,21 +60,7 @@ MOVE = [
 
 @pytest.fixture
 def staying(monkeypatch):
-    """Numbers of channels to which all is sent without being looked at; what is sent there is looked at after all."""
-    found = []
-
-    def stay(gate, index):
-        found.append(index)
-        partition = gate._partition
-
-        def checked(batch):
-            assert [at for at, _ in partition(batch)] == [index]
-            return [(index, batch)]
-
-        gate._partition = checked
-
-    monkeypatch.setattr(OutputGate, "stay", stay)
-    return found
+    return watched_staying(monkeypatch)
 
 
 @pytest.mark.parametrize("query", STAY + MOVE)
