@@ -14,12 +14,15 @@ import pyarrow as pa
 
 from headrace.engine.columns.expressions import Expression as ColumnExpression
 from headrace.engine.columns.kernels import Value
-from headrace.engine.errors import HeadraceError, ProgramError, UserFunctionError
+from headrace.engine.errors import ProgramError, UserFunctionError
+from headrace.engine.functions.user_function import raise_in_function
 from headrace.engine.operators.expanding import Expansion
+from headrace.state.credentials import masked
+from headrace.state.values.sharing import shown
 
 from ..sql.functions.coercion import cast_to
-from ..sql.functions.contract import Function, KernelCall, RowCall, TableFunction, Typed, as_arrays, row_by_row
-from ..sql.parsing.types import parse_type
+from ..sql.functions.contract import Function, KernelCall, RowCall, TableFunction, Typed, as_arrays
+from ..sql.parsing.types import parse_type, sql_name
 from .aggregate_functions import argument_counts
 from .expressions.expression import Expression, call
 
@@ -124,9 +127,8 @@ class UserDefinedFunction(_PythonFunction):
             function = own if arguments else _Constant(own)
             if self._is_arrow:
                 # Of no arguments a kernel is given a row of nothing, as it says how many rows there are.
-                return Typed(KernelCall(name, _Vectorised(function), operands, self._kind), self._kind)
-            each = row_by_row(function, self._kind, sees_nulls=True)
-            return Typed(RowCall(name, each, operands, self._kind), self._kind)
+                return Typed(KernelCall(name, _Vectorised(name, function), operands, self._kind), self._kind)
+            return Typed(RowCall(name, _RowByRow(name, function, self._kind), operands, self._kind), self._kind)
 
         return bind
 
@@ -202,17 +204,19 @@ class _RowsOfFunction(Expansion):
         columns = [one.evaluate(batch).to_pylist() for one in self._arguments]
         rows: list[int] = []
         made: list[tuple[Any, ...]] = []
+        given: tuple[Any, ...] = ()
         try:
             for i in range(batch.num_rows):
-                for row in self._function(*(column[i] for column in columns)) or ():
+                given = tuple(column[i] for column in columns)
+                for row in self._function(*given) or ():
                     rows.append(i)
                     made.append(self._row(row))
-            arrays = [pa.array([row[i] for row in made], field.type) for i, field in enumerate(self.fields)]
-        except HeadraceError:
-            raise
-        except Exception as error:
-            message = f"{self!r} failed: {type(error).__name__}: {error}"
-            raise UserFunctionError(message) from error
+        except BaseException as error:
+            raise_in_function(error, self._name, record=given)
+        calls = [tuple(column[i] for column in columns) for i in rows]
+        arrays = [
+            _as_column(self._name, [row[i] for row in made], field.type, calls) for i, field in enumerate(self.fields)
+        ]
         return np.asarray(rows, np.int64), arrays
 
     def _row(self, row: Any) -> tuple[Any, ...]:
@@ -233,21 +237,69 @@ class _Constant:
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
 
-    def __call__(self, _rows: Any) -> Any:
+    def __call__(self, *_rows: Any) -> Any:
         return self._function()
+
+
+class _RowByRow:
+    """Calls a function for each row; a failure says for which."""
+
+    def __init__(self, name: str, function: Callable[..., Any], kind: pa.DataType) -> None:
+        self._name = name
+        self._function = function
+        self._kind = kind
+
+    def __call__(self, *values: Value) -> pa.Array:
+        rows = list(zip(*(array.to_pylist() for array in as_arrays(values)), strict=True))
+        results = []
+        row: tuple[Any, ...] = ()
+        try:
+            for row in rows:
+                results.append(self._function(*row))
+        except BaseException as error:
+            about = {} if isinstance(self._function, _Constant) else {"record": row}
+            raise_in_function(error, self._name, **about)
+        return _as_column(self._name, results, self._kind, rows)
+
+
+def _as_column(name: str, values: list[Any], kind: pa.DataType, rows: Sequence[tuple[Any, ...]]) -> pa.Array:
+    """What a function has given, as a column.
+
+    Raises:
+        UserFunctionError: If a value is not of the type, with the row that it was given for.
+    """
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        record = next((row for value, row in zip(values, rows, strict=True) if not _is_of(value, kind)), None)
+        message = f"{name} gave a value that is no {sql_name(kind)}: {error}"
+        hint = "result_type says what the function gives"
+        raise UserFunctionError(message, hint=hint, function=name, record=masked(shown(record))) from error
+
+
+def _is_of(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 class _Vectorised:
     """Calls a function once for a batch."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._name = name
         self._function = function
 
     def __call__(self, *values: Value) -> Value:
         arrays = as_arrays(values)
         num_rows = len(arrays[0])
-        result = self._function(*arrays)
-        if len(result) != num_rows:
-            message = f"it gave {len(result)} values for {num_rows} rows"
-            raise ValueError(message)
+        try:
+            result = self._function(*arrays)
+            if len(result) != num_rows:
+                message = f"it gave {len(result)} values for {num_rows} rows"
+                raise ValueError(message)
+        except BaseException as error:
+            raise_in_function(error, self._name, rows=num_rows)
         return result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result

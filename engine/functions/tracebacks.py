@@ -27,7 +27,7 @@ __all__ = [
     "without_engine_frames",
 ]
 
-_OUR_CALLERS = ("headrace.engine.", "headrace.actors.")
+_OUR_CALLERS = ("headrace.engine.", "headrace.actors.", "headrace.table.functions")
 """Modules that call user functions, here or in an event loop or thread: what is above them in a traceback is ours."""
 
 

@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.state.errors import HeadraceError, UserFunctionError
+from headrace.state.errors import UserFunctionError
 from headrace.state.values.packed import decode_packed, encode_packed
 
 from ...columns.expressions import Expression
 from ...columns.grouping import Groups
+from ..user_function import raise_in_function
 from .contract import Part
 from .statistics import Collected
 
@@ -84,9 +85,9 @@ class _OfRows(Collected):
     def _arguments(self, values: pa.StructArray) -> list[pa.Array]:
         return values.flatten()[: self._num_arguments]
 
-    def _fail(self, error: Exception, method: str) -> NoReturn:
-        message = f"{self.label}: {method} failed: {type(error).__name__}: {error}"
-        raise UserFunctionError(message) from error
+    def _fail(self, error: BaseException, method: str | None = None, **about: Any) -> NoReturn:
+        """Raise what the function has raised, with what it was called with."""
+        raise_in_function(error, self.label if method is None else f"{self.label}.{method}", **about)
 
 
 class ColumnFunction(_OfRows):
@@ -118,15 +119,14 @@ class ColumnFunction(_OfRows):
 
     def _of_lists(self, values: pa.StructArray, offsets: Integers) -> list[Any]:
         columns = self._arguments(values)
+        made: list[Any] = []
+        low = high = 0
         try:
-            return [
-                _value(self._function(*(self._given(column.slice(low, high - low)) for column in columns)))
-                for low, high in pairwise(offsets.tolist())
-            ]
-        except HeadraceError:
-            raise
-        except Exception as error:
-            self._fail(error, "the function")
+            for low, high in pairwise(offsets.tolist()):
+                made.append(_value(self._function(*(self._given(column.slice(low, high - low)) for column in columns))))
+        except BaseException as error:
+            self._fail(error, rows=high - low)
+        return made
 
 
 class UserAggregate(_OfRows):
@@ -175,7 +175,7 @@ class UserAggregate(_OfRows):
         """Accumulators of no rows."""
         try:
             return [self._function.create_accumulator() for _ in range(count)]
-        except Exception as error:
+        except BaseException as error:
             self._fail(error, "create_accumulator")
 
     def fold(self, accumulators: list[Any], codes: Integers, values: pa.StructArray, signs: Integers | None) -> None:
@@ -198,7 +198,7 @@ class UserAggregate(_OfRows):
         rows = zip(*columns, strict=True) if columns[0] else iter([()] * len(values))
         accumulate: Any = self._function.accumulate
         retract: Any = getattr(self._function, "retract", None)
-        method = "accumulate"
+        method, row = "accumulate", None
         try:
             if signs is None:
                 for code, row in zip(codes.tolist(), rows, strict=True):
@@ -207,14 +207,14 @@ class UserAggregate(_OfRows):
             for code, sign, row in zip(codes.tolist(), signs.tolist(), rows, strict=True):
                 method, call = ("accumulate", accumulate) if sign > 0 else ("retract", retract)
                 _require_in_place(call(accumulators[code], *row), accumulators[code])
-        except Exception as error:
-            self._fail(error, method)
+        except BaseException as error:
+            self._fail(error, method, record=row)
 
     def values_of(self, accumulators: Sequence[Any]) -> list[Any]:
         """What accumulators come to."""
         try:
             return [self._function.get_value(one) for one in accumulators]
-        except Exception as error:
+        except BaseException as error:
             self._fail(error, "get_value")
 
     def results_of(self, accumulators: Sequence[Any]) -> pa.Array:
@@ -266,7 +266,7 @@ class UserAggregate(_OfRows):
         try:
             for one, others in zip(made, several, strict=True):
                 _require_in_place(self._function.merge(one, others), one)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error, "merge")
         return self.encoded(made)
 

@@ -373,7 +373,7 @@ CHANGED = "(SELECT a, COUNT(*) AS n, MAX(c) AS c FROM l GROUP BY a)"
         ("SELECT FIRST_VALUE(DISTINCT b) FROM l", "FIRST_VALUE\\(DISTINCT"),
         ("SELECT wavg(b, 1) + b FROM l", "neither in GROUP BY"),
         ("SELECT given(b) FROM l", "in place"),
-        ("SELECT broken(b) FROM l", "broken: get_value failed: ZeroDivisionError"),
+        ("SELECT broken(b) FROM l", "ZeroDivisionError.*function 'broken.get_value'"),
         ("SELECT wrong(b) FROM l", "no int64"),
     ],
 )
