@@ -303,9 +303,7 @@ class ExpressionBinder:
         if value.constant is not None and is_text(value.kind) and pa.types.is_timestamp(kind):
             # TIMESTAMP '2020-01-01 00:00:00.5' has the digits that it is written with.
             kind = pa.timestamp("ms" if len(value.constant.as_py()) <= 23 else kind.unit, kind.tz)
-        if isinstance(tree, exp.TryCast):
-            return casts.try_cast(value, kind)
-        found = casts.cast(value, kind)
+        found = (casts.try_cast if isinstance(tree, exp.TryCast) else casts.cast)(value, kind)
         length = text_length(tree.args["to"])
         return found if length is None else casts.resized(found, length, fills=tree.args["to"].this.value == "CHAR")
 

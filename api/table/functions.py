@@ -257,7 +257,7 @@ class _RowByRow:
             for row in rows:
                 results.append(self._function(*row))
         except BaseException as error:
-            about = {} if isinstance(self._function, _Constant) else {"record": row}
+            about: dict[str, Any] = {} if isinstance(self._function, _Constant) else {"record": row}
             raise_in_function(error, self._name, **about)
         return _as_column(self._name, results, self._kind, rows)
 

@@ -23,7 +23,16 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["arithmetic", "as_literal", "comparable", "divided", "is_for_decimals", "to_decimal"]
+__all__ = [
+    "arithmetic",
+    "as_literal",
+    "as_texts",
+    "comparable",
+    "divided",
+    "is_for_decimals",
+    "to_decimal",
+    "with_room",
+]
 
 Value = Any
 Operation = Callable[[Any, Any], Any]
@@ -158,7 +167,32 @@ def _rounded(value: decimal.Decimal, to: pa.DataType) -> decimal.Decimal:
     return value.quantize(decimal.Decimal(1).scaleb(-to.scale), decimal.ROUND_HALF_UP, _EXACT)
 
 
+def with_room(value: Value, operation: Callable[[Value], Value]) -> Value:
+    """Return what an operation gives that may need one digit more: 9.9 becomes 10.
+
+    Arrow gives 0, without a word, for what does not fit. With room it does, and the way back fails.
+
+    Args:
+        value: Of any type; others than decimals need no room.
+        operation: Gives a value of the type that it is given.
+    """
+    if not pa.types.is_decimal(value.type):
+        return operation(value)
+    wide = _pc().cast(value, pa.decimal256(_WIDE_DIGITS, value.type.scale))
+    return _pc().cast(operation(wide), value.type)
+
+
 # ---------------------------------------------------------------------------------------------------------------- casts
+
+
+def as_texts(value: Value) -> Value:
+    """Return decimals as texts, digit by digit: Arrow writes small ones as 1E-18."""
+    texts = _pc().cast(value, pa.string())
+    if isinstance(value, pa.Scalar):
+        return texts if not value.is_valid else pa.scalar(format(value.as_py(), "f"))
+    if not _pc().any(_pc().match_substring(texts, "E")).as_py():
+        return texts
+    return pa.array([None if one is None else format(one, "f") for one in value.to_pylist()], pa.string())
 
 
 def to_decimal(value: Value, to: pa.DataType) -> Value:
@@ -169,6 +203,8 @@ def to_decimal(value: Value, to: pa.DataType) -> Value:
         to: A decimal type.
     """
     pc = _pc()
+    if pa.types.is_boolean(value.type):
+        value = pc.cast(value, pa.int8())
     kind = value.type
     if pa.types.is_integer(kind) and 0 <= to.scale <= _MOST_DIGITS:
         if _digits(kind)[0] + to.scale <= to.precision:  # every value fits

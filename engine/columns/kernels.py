@@ -163,12 +163,16 @@ def _abs(value: Value) -> Value:
 def _round(value: Value, num_digits: int) -> Value:
     if _is_whole(value.type) and num_digits >= 0:
         return value
-    return compute().round(value, ndigits=num_digits, round_mode="half_towards_infinity")
+    return decimal_kernels.with_room(
+        value, lambda wide: compute().round(wide, ndigits=num_digits, round_mode="half_towards_infinity")
+    )
 
 
 def _unless_whole(function: str) -> Callable[[Value], Value]:
     def apply(value: Value) -> Value:
-        return value if _is_whole(value.type) else compute().call_function(function, [value])
+        if _is_whole(value.type):
+            return value
+        return decimal_kernels.with_room(value, lambda wide: compute().call_function(function, [wide]))
 
     return apply
 
@@ -252,6 +256,8 @@ def _cast(value: Value, to: pa.DataType) -> Value:
     pc = compute()
     if pa.types.is_decimal(to):
         return decimal_kernels.to_decimal(value, to)
+    if pa.types.is_decimal(value.type) and pa.types.is_string(to):
+        return decimal_kernels.as_texts(value)
     if pa.types.is_floating(value.type) and _is_whole(to):
         value = pc.trunc(value)
     options = pc.CastOptions(to, allow_time_truncate=True, allow_decimal_truncate=True)

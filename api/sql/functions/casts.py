@@ -144,7 +144,7 @@ def _is_engines(source: pa.DataType, target: pa.DataType) -> bool:
         is_plain_time = one == "timestamp" and source.tz is None
         return is_plain_time or (one == "number" and not pa.types.is_floating(source))
     if one == "text":
-        return other not in ("boolean", "number", "time") or pa.types.is_decimal(target)
+        return other not in ("boolean", "number", "time")
     if pa.types.is_decimal(source):
         return other != "boolean"
     return True
@@ -170,6 +170,8 @@ def _converted(value: Value, to: pa.DataType) -> Value:
 
 def _as_numbers(text: Value, to: pa.DataType) -> Value:
     pc = compute()
+    if pa.types.is_decimal(to):
+        return KERNELS["cast"](pc.utf8_trim_whitespace(text), to=to)
     if pa.types.is_floating(to):
         return pc.cast(pc.utf8_trim_whitespace(text), to)
     return pc.cast(pc.replace_substring_regex(text, _WHOLE, r"\1"), to)

@@ -99,7 +99,9 @@ def _common_nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 def _common_number(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if pa.types.is_floating(one) or pa.types.is_floating(other):
-        return pa.float32() if one == other == pa.float32() else pa.float64()
+        # A FLOAT stays one beside integers.
+        is_double = any(kind == pa.float64() or pa.types.is_decimal(kind) for kind in (one, other))
+        return pa.float64() if is_double else pa.float32()
     if pa.types.is_integer(one) and pa.types.is_integer(other):
         return _INTEGERS[max(_INTEGERS.index(one), _INTEGERS.index(other))]
     left, right = as_decimal_type(one), as_decimal_type(other)

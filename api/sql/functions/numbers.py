@@ -72,10 +72,12 @@ def _rounded_type(kind: pa.DataType, digits: int) -> pa.DataType:
 
 def _whole(name: str) -> Callable[[Typed], Typed]:
     def bind(value: Typed) -> Typed:
-        found = call(name, _number(value))
-        if pa.types.is_decimal(value.kind):
-            return cast_to(found, pa.decimal128(min(value.kind.precision - value.kind.scale + 1, 38), 0))
-        return cast_to(found, value.kind)
+        if not pa.types.is_decimal(value.kind):
+            return cast_to(call(name, _number(value)), value.kind)
+        precision, scale = value.kind.precision, value.kind.scale
+        # One digit more: -9.5 becomes -10.
+        wide = cast_to(value, pa.decimal128(min(precision + 1, 38), scale))
+        return cast_to(call(name, wide), pa.decimal128(precision, 0))
 
     return bind
 

@@ -49,7 +49,9 @@ def _numbers(sign: str, left: Typed, right: Typed) -> tuple[Typed, Typed]:
     for one in (left, right):
         if not is_number(one.kind) and not pa.types.is_null(one.kind):
             message = f"{sign} cannot be applied to {sql_name(left.kind)} and {sql_name(right.kind)}"
-            raise SqlError(message, hint="CAST texts and times to numbers")
+            is_of_texts = sign == "+" and is_text(left.kind) and is_text(right.kind)
+            hint = "|| puts texts together, and CONCAT" if is_of_texts else "CAST texts and times to numbers"
+            raise SqlError(message, hint=hint)
     return left, right
 
 
@@ -144,7 +146,11 @@ def _remainder_of(left: decimal.Decimal, right: decimal.Decimal) -> decimal.Deci
     if not right:
         message = "division by zero"
         raise ZeroDivisionError(message)
-    return left % right
+    return _EXACT.remainder(left, right)
+
+
+_EXACT = decimal.Context(prec=100, traps=[decimal.InvalidOperation])
+"""Python's own has 28 digits; a DECIMAL has 38, and a quotient on the way to a remainder twice as many."""
 
 
 def _whole(function: str, left: Typed, right: Typed, kind: pa.DataType | None = None) -> Typed:

@@ -10,6 +10,7 @@ Source: PyFlink's ``pyflink.table.expression`` and ``pyflink.table.expressions``
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -448,8 +449,14 @@ def _interval(number: Expression, factor: str, unit: str) -> Expression:
     return Expression(f"INTERVAL '{amount:f}' {unit}")
 
 
+_WITH_LENGTH = re.compile(r"\s*(VAR)?CHAR\s*\(\s*\d+\s*\)", re.IGNORECASE)
+"""Types of texts whose length says what is cut off, which Arrow's type does not tell."""
+
+
 def _type_text(kind: str | pa.DataType) -> str:
-    return sql_name(parse_type(kind))
+    text = sql_name(parse_type(kind))
+    length = _WITH_LENGTH.match(kind) if isinstance(kind, str) else None
+    return text if length is None else length.group()
 
 
 def col(name: str) -> Expression:

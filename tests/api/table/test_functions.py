@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,7 +14,7 @@ from headrace.engine.errors import UserFunctionError
 from headrace.sql.functions.registry import FunctionRegistry
 from headrace.sql.parsing.errors import SqlError
 from headrace.sql.parsing.types import sql_name
-from headrace.table import TableEnvironment, udf
+from headrace.table import TableEnvironment, udaf, udf, udtf
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,9 @@ def env():
 def at(text):
     """A time without a zone."""
     return dt.datetime.fromisoformat(text)
+
+
+SEVENS = 38 * "7"
 
 
 def value_of(env, expression):
@@ -80,6 +84,22 @@ def value_of(env, expression):
         ("ROUND(-0.5)", Decimal("-1"), "DECIMAL(1, 0)"),
         ("TRUNCATE(42.345, 2)", Decimal("42.34"), "DECIMAL(5, 2)"),
         ("FLOOR(-1.5)", Decimal("-2"), "DECIMAL(2, 0)"),
+        # What needs a digit more in front.
+        ("FLOOR(CAST(-99999999.99 AS DECIMAL(10, 2)))", Decimal(-100000000), "DECIMAL(10, 0)"),
+        ("CEIL(CAST(99.5 AS DECIMAL(3, 1)))", Decimal(100), "DECIMAL(3, 0)"),
+        ("FLOOR(CAST(-1E-18 AS DECIMAL(38, 18)))", Decimal(-1), "DECIMAL(38, 0)"),
+        (f"MOD(CAST('{SEVENS}' AS DECIMAL(38, 0)), CAST(1000003 AS DECIMAL(38, 0)))", Decimal(int(SEVENS) % 1000003),
+         "DECIMAL(38, 0)"),
+        # A FLOAT stays one beside integers, and becomes a DOUBLE beside decimals.
+        ("CAST(0.1 AS FLOAT) - 1", float(np.float32(0.1) - np.float32(1)), "FLOAT"),
+        ("CAST(3 AS BIGINT) * CAST(0.1 AS FLOAT)", float(np.float32(3) * np.float32(0.1)), "FLOAT"),
+        ("CAST(0.5 AS FLOAT) + 1.5", 2.0, "DOUBLE"),
+        ("COALESCE(CAST(0.5 AS FLOAT), 1)", 0.5, "FLOAT"),
+        ("CAST(CAST(1E-18 AS DECIMAL(38, 18)) AS STRING)", "0.000000000000000001", "STRING"),
+        ("TRY_CAST(12345 AS VARCHAR(3))", "123", "STRING"),
+        ("TRY_CAST(1 AS CHAR(3))", "1  ", "STRING"),
+        ("CAST(x = 1 AS DECIMAL(3, 1))", Decimal("1.0"), "DECIMAL(3, 1)"),
+        ("CAST(' 12 ' AS DECIMAL(3, 1))", Decimal("12.0"), "DECIMAL(3, 1)"),
         ("CEIL(1.2)", Decimal("2"), "DECIMAL(2, 0)"),
         ("FLOOR(7)", 7, "INT"),
         ("POWER(2, 10)", 1024.0, "DOUBLE"),
@@ -231,10 +251,49 @@ def test_functions_of_python_are_called_for_every_row(env):
     assert len(set(found["d"].to_pylist())) == 3
 
 
-def test_a_function_of_python_that_fails_is_named(env):
-    env.create_temporary_function("bad", udf(lambda n: 1 // 0 if n else None, result_type="INT"))
-    with pytest.raises(UserFunctionError, match="bad"):
-        value_of(env, "bad(x)")
+def _inverse(text, n):
+    return 1 // n
+
+
+class _Sum:
+    """Fails at what is no number."""
+
+    def create_accumulator(self):
+        return [0]
+
+    def accumulate(self, accumulator, n):
+        accumulator[0] += 1 // n
+
+    def get_value(self, accumulator):
+        return accumulator[0]
+
+
+FAILING = [
+    ("SELECT bad(s, n) FROM some", "bad", "('c', 0)", "ZeroDivisionError"),
+    ("SELECT n FROM some WHERE bad(s, n) > 0", "bad", "('c', 0)", "ZeroDivisionError"),
+    ("SELECT wrong(n) FROM some", "wrong", "(0,)", "gave a value that is no BIGINT"),
+    ("SELECT m FROM some, LATERAL TABLE(rows_of(n)) AS r(m)", "rows_of", "(0,)", "ZeroDivisionError"),
+    ("SELECT total(n) FROM some", "total.accumulate", "(0,)", "ZeroDivisionError"),
+    ("SELECT arrays(n) FROM some", "arrays", None, "KeyError"),
+]
+
+
+@pytest.mark.parametrize(("query", "function", "record", "message"), FAILING)
+def test_a_function_of_python_that_fails_is_named_with_its_row(env, query, function, record, message):
+    env.create_temporary_function("bad", udf(_inverse, result_type="BIGINT"))
+    env.create_temporary_function("wrong", udf(lambda n: n or "none", result_type="BIGINT"))
+    env.create_temporary_function("rows_of", udtf(lambda n: [1 // n], result_types="BIGINT"))
+    env.create_temporary_function("total", udaf(_Sum(), result_type="BIGINT"))
+    env.create_temporary_function("arrays", udf(lambda n: {}[0], result_type="BIGINT", func_type="arrow"))
+    rows = pa.table({"s": ["a", "b" * 400, "c", "d"], "n": [1, 2, 0, 3]})
+    env.execute_sql("DROP TEMPORARY TABLE IF EXISTS some")
+    env.create_temporary_view("some", rows)
+    with pytest.raises(UserFunctionError, match=message) as failed:
+        env.execute_sql(query).to_arrow()
+    context = failed.value.context
+    assert (context["function"], context.get("record")) == (function, record)
+    assert {"operator", "subtask"} <= context.keys()
+    assert record is not None or context["rows"] == "4"
 
 
 def test_all_functions_have_names_in_capitals():

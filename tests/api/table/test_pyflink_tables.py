@@ -109,6 +109,7 @@ ROWS = pa.table({
 })  # fmt: skip
 n, x, s, j, elements, m, b, d, t = map(col, ("n", "x", "s", "j", "l", "m", "b", "d", "t"))
 SAME = [
+    (n.cast(DataTypes.VARCHAR(1)), "CAST(n AS VARCHAR(1))"), (s.try_cast("CHAR(9)"), "TRY_CAST(s AS CHAR(9))"),
     (s.left(3), "LEFT(s, 3)"), (s.right(length=2), "RIGHT(s, 2)"), (s.trim(), "TRIM(s)"),
     (s.trim(" o"), "TRIM(BOTH ' o' FROM s)"), (s.trim_leading(), "TRIM(LEADING FROM s)"),
     (s.trim_trailing("c"), "TRIM(TRAILING 'c' FROM s)"), (s.ltrim(), "LTRIM(s)"), (s.rtrim("c"), "RTRIM(s, 'c')"),
@@ -184,7 +185,11 @@ def test_methods_and_functions_are_those_of_sql():
     different = [SAME[index][1] for index, name in enumerate(names) if not by_verbs[name].equals(in_sql[name])]
     assert different == []
     assert by_verbs.schema == in_sql.schema
-    assert by_verbs["c0"].to_pylist() == ["  o", "abc", "Zür", None]
+    assert [by_verbs[name].to_pylist() for name in ("c0", "c1", "c2")] == [
+        ["1", "-", "4", None],
+        ["  one,two", "abcabc   ", "Zürich   ", None],
+        ["  o", "abc", "Zür", None],
+    ]
 
 
 def test_aggregates_are_those_of_sql():

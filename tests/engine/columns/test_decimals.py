@@ -148,3 +148,28 @@ def test_nulls_stay_nulls():
     ):
         assert expression.evaluate(data).to_pylist() == [None, None]
     assert col("t").cast(pa.decimal128(4, 1)).evaluate(data).to_pylist() == [None, Decimal("1.5")]
+
+
+@pytest.mark.parametrize(
+    ("expression", "fits", "does_not"),
+    [
+        (col("a").floor(), "-8.5", "-9.5"),
+        (col("a").ceil(), "8.5", "9.5"),
+        (col("a").round(), "9.4", "9.5"),
+        (col("a").round(-1), "4.9", "5.0"),
+    ],
+)
+def test_what_needs_a_digit_more_than_there_are_is_refused_and_not_0(expression, fits, does_not):
+    def evaluated(text):
+        return expression.evaluate(pa.record_batch({"a": pa.array([Decimal(text)], pa.decimal128(2, 1))})).to_pylist()
+
+    assert evaluated(fits) == [{"-8.5": -9, "8.5": 9, "9.4": 9, "4.9": 0}[fits]]
+    with pytest.raises(UserFunctionError, match="failed"):
+        evaluated(does_not)
+
+
+def test_small_decimals_are_written_digit_by_digit():
+    values = [Decimal("1E-18"), Decimal("-1.5"), None]
+    batch = pa.record_batch({"a": pa.array(values, pa.decimal128(38, 18))})
+    texts = col("a").cast(pa.string()).evaluate(batch).to_pylist()
+    assert texts == ["0.000000000000000001", "-1.500000000000000000", None]
