@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.engine.cluster.leadership import LeaderRefused
 from headrace.engine.cluster.standbys import HEAD, is_head
-from headrace.engine.errors import ClusterUnavailableError, InternalError, JobError, JobNotFoundError
+from headrace.engine.errors import (
+    ClusterUnavailableError,
+    ConfigurationError,
+    InternalError,
+    JobError,
+    JobNotFoundError,
+)
 from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.kernel.config import JobSettings
 from headrace.engine.kernel.machine import Address
@@ -327,8 +333,15 @@ class Cluster:
         heads = sorted(filter(is_head, self.system.hosts))
         found: list[RestAddress] = []
         for host in heads:
-            with contextlib.suppress(HostGoneError):
+            try:
                 found.append(self.ask_machine(Address(host, REST_ACTOR), FetchRestAddress(), timeout_ms))
+            except HostGoneError:
+                continue
+            except InternalError as error:
+                if error.context.get("machine") != REST_ACTOR:
+                    raise
+                message = f"cluster {self.name!r} serves no REST"
+                raise ConfigurationError(message) from error
         return found
 
     def page_of(self, host: str) -> str | None:

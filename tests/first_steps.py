@@ -109,7 +109,7 @@ def take(binaries: Path, directory: Path, pictures: Path | None = None, *, with_
     if with_demo:
         assert "they equal a direct computation" in steps.run("headrace", "demo", "--speed", "max")
         steps.done("demo")
-    with steps.running("headrace", "run", "--rest-port", "8081-8180", "orders.py") as log:
+    with steps.running("headrace", "run", "orders.py") as log:
         address = until(lambda: _address(log), "REST does not say where it is", STARTING_S)
         steps.done("run the job")
         said = steps.run("headrace", "dashboard", "--no-browser")

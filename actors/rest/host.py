@@ -1,8 +1,9 @@
 """The REST server's life in a head, beside Dispatcher and ResourceManager.
 
 It is a machine only in that it lives in a host and is asked where it listens. The server is started and runs in
-threads; it asks the cluster as any other client does, so a head that does not lead answers as well as one that does.
-A server that cannot be started ends nothing: the cluster runs without it, and says why when it is asked.
+threads, at once, or when it is asked for first, or some time later (`RestSettings.start_delay_ms`); what it is made of
+is not loaded before. It asks the cluster as any other client does, so a head that does not lead answers as well as one
+that does. A server that cannot be started ends nothing: the cluster runs without it, and says why when it is asked.
 """
 
 from __future__ import annotations
@@ -11,19 +12,29 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace.engine.errors import HeadraceError, InternalError
+from headrace.engine.errors import ClusterUnavailableError, HeadraceError, InternalError
 from headrace.engine.kernel.event_log import EventLog
-from headrace.engine.kernel.machine import Address, Asked, Command, Offload, OffloadCompleted, Reply, Started
+from headrace.engine.kernel.machine import (
+    Address,
+    Asked,
+    Command,
+    Offload,
+    OffloadCompleted,
+    Reply,
+    Started,
+    StartTimer,
+)
 from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.protocol.messages import RequestFailed
 from headrace.state.files.rest_addresses import write_address
 
-from .resources.programs import ProgramPlace
-from .resources.questions import AsksCluster
-from .security import Tokens
-from .server import RestServer
+if TYPE_CHECKING:
+    from .resources.programs import ProgramPlace
+    from .resources.questions import AsksCluster
+    from .security import Tokens
+    from .server import RestServer
 
 __all__ = ["FetchRestAddress", "RestAddress", "RestHost", "RestPlan", "StopRest"]
 
@@ -73,6 +84,11 @@ class RestPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class _StartDue:
+    """Timer: nobody has asked where the server is, and it is started all the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class _ServerStarted:
     """Token of the offloaded start."""
 
@@ -97,6 +113,8 @@ class RestHost:
         self.log = EventLog(machine="Rest")
         self._plan = plan
         self._server: RestServer | None = None
+        # Whether it is being started, or has been.
+        self._has_begun = False
         # Where it serves, or why it does not; None while it is being started. And who has asked meanwhile.
         self._outcome: RestAddress | RequestFailed | None = None
         self._ask_ids: list[str] = []
@@ -105,7 +123,10 @@ class RestHost:
     def handle(self, event: Any, now_ms: int) -> list[Command]:
         """Take one event; see `headrace.engine.kernel.machine.Machine`."""
         if isinstance(event, Started):
-            return [Offload("start_rest", _ServerStarted(), self._start, "blocking")]
+            delay_ms = self._plan.settings.start_delay_ms
+            return [StartTimer("start REST", delay_ms, _StartDue())] if delay_ms else self._begin()
+        if isinstance(event, _StartDue):
+            return self._begin()
         if isinstance(event, OffloadCompleted):
             if isinstance(event.token, _ServerStopped):
                 return [Reply(event.token.ask_id, value=True)]
@@ -123,8 +144,17 @@ class RestHost:
             with contextlib.suppress(OSError):
                 Path(self._outcome.file).unlink()
 
+    def _begin(self) -> list[Command]:
+        """Have the server started, once."""
+        if self._has_begun or self._is_closed:
+            return []
+        self._has_begun = True
+        return [Offload("start_rest", _ServerStarted(), self._start, "blocking")]
+
     def _start(self) -> RestAddress:
         """Start the server; in a thread."""
+        from .server import RestServer
+
         plan = self._plan
         server = self._server = RestServer(plan.connect(), plan.settings, plan.tokens, plan.programs)
         url = server.start()
@@ -156,7 +186,10 @@ class RestHost:
         if not isinstance(event.request, FetchRestAddress):
             message = f"a REST server's host does not answer {type(event.request).__name__}"
             return [Reply(event.ask_id, RequestFailed(InternalError(message)))]
+        if self._outcome is None and self._is_closed and not self._has_begun:
+            message = "REST is not served any more"
+            return [Reply(event.ask_id, RequestFailed(ClusterUnavailableError(message)))]
         if self._outcome is None:
             self._ask_ids.append(event.ask_id)
-            return []
+            return self._begin()
         return [Reply(event.ask_id, self._outcome)]

@@ -9,7 +9,6 @@ direct computation over the file that uses none of the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.engine.protocol.views import JobView
 
     from ..jobs.client import JobClient
+    from ..jobs.progress import ProgressListener
     from ..stream.environment import StreamExecutionEnvironment
 
 __all__ = ["DemoResult", "build", "expected_windows", "read_table", "read_windows", "run"]
@@ -140,7 +140,7 @@ def run(
     speed: str = "watch",
     kill: bool = False,
     actor_system: str = "ray",
-    on_progress: Callable[[JobView], None] | None = None,
+    on_progress: ProgressListener | None = None,
     checkpoints: str | None = None,
 ) -> DemoResult:
     """Run the demo.
@@ -166,8 +166,8 @@ def run(
     build(env, output, records_per_second=rate)
     killer = _Killer(is_watched=speed != "max") if kill else None
     try:
-        client = env.execute_async("flight delays")
-        view = _follow(client, on_progress, killer)
+        client = env.execute_async("flight delays", on_progress=on_progress)
+        view = _follow(client, killer)
         client.result()
     finally:
         env.close()
@@ -217,10 +217,8 @@ class _Killer:
             self.killed += f", process {pid}"
 
 
-def _follow(client: JobClient, on_progress: Callable[[JobView], None] | None, killer: _Killer | None) -> JobView:
+def _follow(client: JobClient, killer: _Killer | None) -> JobView:
     for view in client.views():
-        if on_progress is not None:
-            on_progress(view)
         if killer is not None:
             killer.consider(client, view)
     return view

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from headrace import __version__
 from headrace.engine.errors import ClusterUnavailableError, HeadraceError, JobNotFoundError, codes_of
 
+from ..jobs.deployment import REST_PORT_VARIABLE, REST_VARIABLE
 from ..jobs.operation_progress import look_at, operation_shown
 from ..rest.served_jobs import RestJobClient, served_jobs
 from .applications import add_command as add_application_command
@@ -115,6 +116,12 @@ def command_parser() -> argparse.ArgumentParser:
         "--detached", "-d", action="store_true", help="submit jobs and do not wait for them; they outlive the program"
     )
     add_program_options(run, _positive)
+    run.add_argument(
+        "--no-rest",
+        action="store_true",
+        help="open no port; without it a job on Ray has REST and the dashboard on the loopback, at 8081 or the next "
+        "free port",
+    )
     run.add_argument("--quiet", "-q", action="store_true", help="no progress")
     run.add_argument(
         "--dry-run",
@@ -227,6 +234,8 @@ def _demo(options: argparse.Namespace) -> int:
 
     print("Flights out of New York City in 2013: 328,521 departures, replayed in the order in which they left.")
     print("Windows by scheduled departure: the past 24 hours, every 6 hours, per airport. Starting ...", flush=True)
+    if options.speed == "watch":  # else it is over before anybody has opened a page
+        os.environ.setdefault(REST_VARIABLE, "1")
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as passing, TerminalProgress() as progress:
         result = demo.run(
             output=options.output or str(Path(passing) / "out"),
@@ -234,7 +243,7 @@ def _demo(options: argparse.Namespace) -> int:
             speed=options.speed,
             kill=options.kill,
             actor_system=options.actor_system,
-            on_progress=progress.update,
+            on_progress=progress,
         )
     _print_result(result, was_kill_wanted=options.kill, is_kept=options.output is not None)
     return 0 if result.is_correct else 1
@@ -274,7 +283,13 @@ def _run(options: argparse.Namespace) -> int:
     if options.dry_run and options.from_savepoint is None:
         print("error: --dry-run needs --from-savepoint", file=sys.stderr)
         return 2
+    if options.no_rest and options.rest_port is not None:
+        print("error: --no-rest opens no port, and --rest-port names one", file=sys.stderr)
+        return 2
     os.environ.update(program_variables(options))
+    if options.no_rest:
+        os.environ.pop(REST_PORT_VARIABLE, None)
+    os.environ[REST_VARIABLE] = "0" if options.no_rest or options.dry_run else "1"
     if options.address:
         os.environ["HEADRACE_ADDRESS"] = options.address
     if options.target == "local":

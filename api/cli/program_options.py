@@ -51,7 +51,11 @@ def add_program_options(parser: argparse.ArgumentParser, positive: Callable[[str
         metavar="KEY=VALUE",
         help="an option of the autoscaler, by Flink's key: -D job.autoscaler.enabled=true",
     )
-    parser.add_argument("--rest-port", metavar="PORTS", help="serve REST on this port of the loopback, or a range")
+    parser.add_argument(
+        "--rest-port",
+        metavar="PORTS",
+        help="serve REST and the dashboard on this port of the loopback, or the first free one of a range",
+    )
     parser.add_argument("--from-savepoint", metavar="PATH", help="start from a savepoint, or a checkpoint")
     parser.add_argument(
         "--allow-non-restored-state",

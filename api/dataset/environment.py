@@ -133,7 +133,7 @@ class ExecutionEnvironment(DataSetSources):
         self._last: DataSetResult | None = None
         # Who is told how runs go on; None leaves it to the surroundings.
         self._on_progress: ProgressListener | None = None
-        outside = rest_from_environment() if rest is None else None
+        outside = rest_from_environment("local") if rest is None else None
         address = self._options.get("address") or os.environ.get("HEADRACE_ADDRESS") or None
         self._reports = RunReports(
             self._executor_name, address, cluster_name, rest or outside, says_where=outside is not None

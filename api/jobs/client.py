@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from headrace.engine.protocol.details import JobDetails
 
+    from .attendance import Attendance
     from .notebook_output import LiveOutput
 
 __all__ = [
@@ -84,6 +85,7 @@ class JobClient:
         on_progress: Told each new view while somebody waits.
         delivery: What each of its sinks guarantees, a line each.
         on_report: Who is told which reports, by their name (``print``, ``collect``).
+        attendance: Asks at a terminal what Ctrl-C is to do while the job's end is waited for.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class JobClient:
         on_progress: ProgressListener | None = None,
         delivery: tuple[str, ...] = (),
         on_report: dict[str, ReportListener] | None = None,
+        attendance: Attendance | None = None,
     ) -> None:
         self._cluster = cluster
         self._job_id = job_id
@@ -103,6 +106,7 @@ class JobClient:
         self.earlier: JobClient | None = None
         """In a notebook the client of the job of this name that still ran when this one was started; else None."""
         self._conversation = JobConversation(cluster, job_id, on_progress, on_report or {})
+        self._attendance = attendance
 
     def get_job_id(self) -> JobId:
         """Return the job's id."""
@@ -517,6 +521,8 @@ class JobClient:
         Raises:
             TimeoutError: If it has not ended by then; it goes on.
         """
+        if timeout is None and self._attendance is not None and self._attendance.may_ask:
+            return self._attendance.wait(self)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left_ms = POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1_000)

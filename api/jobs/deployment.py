@@ -35,11 +35,13 @@ __all__ = [
     "CLUSTER_VARIABLE",
     "DETACHED_VARIABLE",
     "REST_PORT_VARIABLE",
+    "REST_VARIABLE",
     "TARGET_VARIABLE",
     "Deployment",
     "DeploymentTarget",
     "DetachedJobExecutionResult",
     "high_availability_from_environment",
+    "is_link_wanted",
     "rest_client_of",
     "rest_from_environment",
     "rest_lines",
@@ -51,6 +53,11 @@ CLUSTER_VARIABLE = "HEADRACE_CLUSTER_ID"
 DETACHED_VARIABLE = "HEADRACE_DETACHED"
 REST_PORT_VARIABLE = "HEADRACE_REST_PORT"
 """The port of REST, or a range of ports, for clusters that programs start."""
+REST_VARIABLE = "HEADRACE_REST"
+"""``1``: clusters that programs start on Ray serve REST, also where no port was named; the links of jobs are shown."""
+
+REST_START_DELAY_MS = 10_000
+"""Nobody has asked for so long, as a link is not wanted, or a job does not run yet."""
 
 
 class DeploymentTarget(Enum):
@@ -139,10 +146,23 @@ def high_availability_from_environment() -> dict[str, str]:
     return {f"high-availability.{key}": value for key, value in given.items()}
 
 
-def rest_from_environment() -> RestSettings | None:
-    """How a cluster serves REST that is started here, as the command line says; None: not at all."""
+def rest_from_environment(actor_system: str) -> RestSettings | None:
+    """How a cluster serves REST that is started here, as the command line says; None: not at all.
+
+    A cluster in this process does so only on a named port: it would need a thread of its own, and a breakpoint in a
+    function is to stop in the thread that has called ``execute``.
+    """
     ports = os.environ.get(REST_PORT_VARIABLE)
-    return RestSettings(bind_port=ports) if ports else None
+    if ports and actor_system != "sim":
+        return RestSettings(bind_port=ports, start_delay_ms=REST_START_DELAY_MS)
+    if os.environ.get(REST_VARIABLE) == "1" and actor_system == "ray":
+        return RestSettings(start_delay_ms=REST_START_DELAY_MS)
+    return None
+
+
+def is_link_wanted() -> bool:
+    """Whether it is said where the dashboard shows a job, as the command line says."""
+    return bool(os.environ.get(REST_PORT_VARIABLE)) or os.environ.get(REST_VARIABLE) == "1"
 
 
 def waiting_times_from_environment() -> dict[str, int]:

@@ -9,13 +9,15 @@ place from which a later run can go on.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
 import re
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import TracebackType
@@ -43,6 +45,7 @@ __all__ = [
     "html_of_stages",
     "render_html",
     "summary_line",
+    "write_line",
 ]
 
 COLUMNS = ("operators", "par", "in/s", "out/s", "read", "busy", "backpr.", "watermark")
@@ -146,19 +149,14 @@ def ending_line(view: JobView) -> str | None:
 _GO_ON = "; to go on from it: headrace run --from-savepoint {} PROGRAM"
 
 
-def interrupt_line(job_id: str, *, is_checkpoint_kept: bool, is_reached: bool = True) -> str:
-    """Return what Ctrl-C does to a job with checkpoints that is waited for, and how it is ended to go on later.
-
-    Args:
-        job_id: The job.
-        is_checkpoint_kept: Whether its last checkpoint stays.
-        is_reached: Whether commands reach it from another terminal.
-    """
-    kept = "keeps its last checkpoint" if is_checkpoint_kept else "deletes its checkpoints"
-    stop = f"headrace stop {job_id[:8]} ends it with one to go on from"
-    if not is_reached:
-        stop = "to end it with one to go on from, by headrace stop, run it with --rest-port 8081"
-    return f"Ctrl-C cancels the job and {kept}; {stop}"
+def interrupt_line(job: JobStart) -> str:
+    """Return what Ctrl-C does to a job with checkpoints that is waited for, and how it is ended to go on later."""
+    kept = "keeps its last checkpoint" if job.is_kept_on_ctrl_c else "deletes its checkpoints"
+    cancels = f"cancels the job and {kept}"
+    if job.offered_on_ctrl_c is not None:
+        cancels = f"asks whether to stop the job with a {job.offered_on_ctrl_c}; to cancel it {kept}"
+    stop = f"; headrace stop {job.job_id[:8]} ends it with one to go on from" if job.is_reached else ""
+    return f"Ctrl-C {cancels}{stop}"
 
 
 def vertex_cells(vertex: VertexView, *, has_ended: bool) -> tuple[str, ...]:
@@ -216,6 +214,8 @@ class JobStart:
     """Whether its last checkpoint stays when Ctrl-C cancels it; None if it takes none, or Ctrl-C does not cancel it."""
     is_reached: bool = True
     """Whether commands of another terminal reach it: its Ray is not its program's own, or it serves REST."""
+    offered_on_ctrl_c: str | None = None
+    """With what Ctrl-C offers to stop it; None if it does not ask."""
 
 
 class Progress(ABC):
@@ -228,6 +228,10 @@ class Progress(ABC):
     @abstractmethod
     def update(self, view: JobView) -> None:
         """Show a view."""
+
+    def note(self, line: str) -> None:
+        """Show a line beside the views; from any thread. On standard error, where there is no better place."""
+        write_line(line)
 
 
 ProgressListener: TypeAlias = "Callable[[JobView], None] | Progress"
@@ -245,7 +249,7 @@ class LineProgress(Progress):
     """
 
     def __init__(self, write: Callable[[str], Any] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._write = write or _write_error_line
+        self._write = write or write_line
         self._clock = clock
         self._events = _Events()
         self._last_state = ""
@@ -274,13 +278,18 @@ class LineProgress(Progress):
         if place is not None:
             self._write(f"  {place}")
 
+    def note(self, line: str) -> None:
+        """Write a line."""
+        self._write(line)
+
     def _line(self, view: JobView, now: float, *, has_ended: bool) -> str:
         records = records_text(view)
         parts = [summary_line(view), *([f"read: {records}"] if records else [])]
         return " | ".join(parts if has_ended else [*parts, f"{now - self._began_at:.0f} s"])
 
 
-def _write_error_line(line: str) -> None:
+def write_line(line: str) -> None:
+    """Write a line to standard error."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -300,6 +309,11 @@ class TerminalProgress(Progress):
         self._live: Any = None
         self._last_state = ""
         self._is_left = False
+        # What is drawn, and by whom it is looked at, changes under it: notes come from other threads.
+        self._lock = threading.RLock()
+        # Nothing is drawn for now; and what is to be drawn behind that.
+        self._is_aside = False
+        self._newest: JobView | None = None
 
     def __enter__(self) -> TerminalProgress:
         return self
@@ -313,15 +327,47 @@ class TerminalProgress(Progress):
     def begins(self, job: JobStart) -> None:
         """Write what its sinks guarantee, and what Ctrl-C does to its checkpoints."""
         for line in job.delivery:
-            _write_error_line(line)
+            write_line(line)
         if job.is_kept_on_ctrl_c is not None:
-            kept, reached = job.is_kept_on_ctrl_c, job.is_reached
-            _write_error_line(interrupt_line(job.job_id, is_checkpoint_kept=kept, is_reached=reached))
+            write_line(interrupt_line(job))
 
     def update(self, view: JobView) -> None:
         """Show a view."""
-        if self._is_left:
-            return
+        with self._lock:
+            self._newest = view
+            if not self._is_left and not self._is_aside:
+                self._draw(view)
+
+    def note(self, line: str) -> None:
+        """Write a line, above what is drawn."""
+        with self._lock:
+            if self._is_left:
+                return
+            if self._console is None:
+                write_line(line)
+            else:
+                self._write_line(line)
+
+    @contextlib.contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Draw nothing in the block, where the terminal is used for something else; behind it the drawing goes on."""
+        with self._lock:
+            self._is_aside = True
+            live, self._live = self._live, None
+            if live is not None:
+                live.transient = True  # it goes from the screen, and is drawn again below
+                live.stop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_aside = False
+                if live is not None and not self._is_left:
+                    self._live = self._begun()
+                if self._newest is not None:
+                    self.update(self._newest)
+
+    def _draw(self, view: JobView) -> None:
         if self._lines is not None:
             self._lines.update(view)
             return
@@ -356,14 +402,19 @@ class TerminalProgress(Progress):
 
     def _start(self) -> Any:
         from rich.console import Console
-        from rich.live import Live
 
         console = self._console = Console(stderr=True)
         if console.is_terminal:
-            # Lines that the program prints meanwhile go above the picture.
-            self._live = Live(console=console, auto_refresh=False, redirect_stderr=False)
-            self._live.start()
+            self._live = self._begun()
         return console
+
+    def _begun(self) -> Any:
+        from rich.live import Live
+
+        # Lines that the program prints meanwhile go above the picture.
+        live = Live(console=self._console, auto_refresh=False, redirect_stderr=False)
+        live.start()
+        return live
 
 
 _Shape: TypeAlias = tuple[Sequence[str], Sequence[int], Sequence[bool]]
@@ -438,6 +489,10 @@ class NotebookProgress(Progress):
     def begins(self, job: JobStart) -> None:
         """Keep what its sinks guarantee for below the table."""
         self._below = job.delivery
+
+    def note(self, line: str) -> None:
+        """Keep a line for below the table."""
+        self._below = (*self._below, line)
 
     def update(self, view: JobView) -> None:
         """Show a view."""

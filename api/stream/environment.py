@@ -40,25 +40,28 @@ from headrace.engine.kernel.config import (
     JobSettings,
     RestoreMode,
 )
+from headrace.state.identifiers import JobId
 from headrace.state.reading.program_pickles import dump_program
 
 from ..arguments.absent_names import absence_of
 from ..arguments.places import absolute_place, check_shared_places
 from ..jobs.application_run import ApplicationRun
+from ..jobs.attendance import Attendance, is_at_terminal
 from ..jobs.cell_jobs import note_job_of_cell
 from ..jobs.client import JobClient, ReportListener, print_report
 from ..jobs.deployment import (
-    REST_PORT_VARIABLE,
     Deployment,
     DetachedJobExecutionResult,
     high_availability_from_environment,
+    is_link_wanted,
     rest_client_of,
     rest_from_environment,
-    rest_lines,
     waiting_times_from_environment,
 )
 from ..jobs.execution_result import JobExecutionResult
-from ..jobs.progress import JobStart, Progress, ProgressListener, default_progress
+from ..jobs.job_link import JobLink, link_line
+from ..jobs.operation_progress import look_at
+from ..jobs.progress import JobStart, Progress, ProgressListener, TerminalProgress, default_progress, write_line
 from ..jobs.restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 from ..jobs.shown_program import ProgramShown, is_only_shown
 from .batch_mode import batch_checkpoints, is_batch
@@ -108,6 +111,8 @@ class StreamExecutionEnvironment(EnvironmentSources):
         self._next_id = 0
         # Made by the first submission, gone after `close`.
         self._cluster: Cluster | None = None
+        # Those who say where the dashboard shows the jobs.
+        self._links: list[JobLink] = []
         # Streams whose records are kept from job to job; made with the first.
         self._caches: StreamCaches | None = None
         # Iterators that wait for rows of the program being written, by the uid of their sink's transformation.
@@ -155,8 +160,8 @@ class StreamExecutionEnvironment(EnvironmentSources):
             cluster_name=options.pop("cluster_name", deployment.cluster_name),
         )
         environment._deployment = deployment
-        if environment._cluster_settings.rest is None and actor_system != "sim":
-            rest = rest_from_environment()
+        if environment._cluster_settings.rest is None:
+            rest = rest_from_environment(actor_system)
             environment._cluster_settings = replace(environment._cluster_settings, rest=rest)
         outside = HighAvailabilitySettings.from_configuration(high_availability_from_environment())
         if outside is not None and environment._cluster_settings.high_availability is None:
@@ -333,6 +338,8 @@ class StreamExecutionEnvironment(EnvironmentSources):
         assert self._cluster is not None
         job_id = client.get_job_id()
         print(f"submitted {job_id} ({job_name}) to cluster {self._cluster.name}", flush=True)  # noqa: T201
+        if is_link_wanted():
+            print(link_line(self._cluster, job_id), file=sys.stderr)  # noqa: T201
         if self._deployment.starts_only:
             self.close()  # the next job has another cluster
         return DetachedJobExecutionResult(job_id, job_name)
@@ -403,13 +410,29 @@ class StreamExecutionEnvironment(EnvironmentSources):
         if collecting:
             listeners[COLLECT] = lambda operator, subtask, value: collecting[operator].listen(operator, subtask, value)
         progress = on_progress or self._on_progress or default_progress()
+        attendance = self._attendance_of(job_id, settings, progress)
         if isinstance(progress, Progress):
             takes, is_kept = settings.checkpoints, None
-            if attached and self._actor_system == "ray" and takes is not None and not takes.only_last:
+            offered = None if attendance is None else attendance.offered
+            is_on_ray = self._actor_system == "ray"
+            if attached and takes is not None and not takes.only_last and (is_on_ray or offered is not None):
                 is_kept = takes.retain_on_cancellation
-            is_reached = self._cluster_settings.rest is not None or not cluster.is_on_private_ray()
-            progress.begins(JobStart(job_id, job_name, delivery, is_kept, is_reached))
-        client = JobClient(cluster, job_id, job_name, on_progress=progress, delivery=delivery, on_report=listeners)
+            is_reached = self._cluster_settings.rest is not None or (is_on_ray and not cluster.is_on_private_ray())
+            progress.begins(JobStart(job_id, job_name, delivery, is_kept, is_reached, offered))
+        may_serve = self._actor_system == "ray" or self._cluster_settings.rest is not None
+        if progress is not None and may_serve and is_link_wanted() and not self._deployment.is_detached:
+            self._links.append(
+                JobLink(cluster, job_id, progress.note if isinstance(progress, Progress) else write_line)
+            )
+        client = JobClient(
+            cluster,
+            job_id,
+            job_name,
+            on_progress=progress,
+            delivery=delivery,
+            on_report=listeners,
+            attendance=attendance,
+        )
         note_job_of_cell(client, job_name)
         for rows in collecting.values():
             rows.follow(client)
@@ -417,6 +440,15 @@ class StreamExecutionEnvironment(EnvironmentSources):
         for kept in to_keep:
             kept.writer = client
         return client
+
+    def _attendance_of(self, job_id: JobId, settings: JobSettings, progress: Any) -> Attendance | None:
+        """Who asks at a terminal what Ctrl-C is to do to a job; None where it cannot be asked, or has no choice."""
+        takes = settings.checkpoints
+        if not isinstance(progress, TerminalProgress) or takes is None or takes.only_last or not is_at_terminal():
+            return None
+        assert self._cluster is not None
+        look = look_at(self._cluster, job_id)
+        return Attendance(progress, look, with_savepoint=settings.savepoint_directory is not None)
 
     def check_restore(
         self,
@@ -476,9 +508,6 @@ class StreamExecutionEnvironment(EnvironmentSources):
                 )
             self._is_connected = True
             atexit.register(self.close)
-            if os.environ.get(REST_PORT_VARIABLE):
-                for line in rest_lines(self._cluster):
-                    print(line, file=sys.stderr)  # noqa: T201
         return self._cluster
 
     def get_rest_client(self, *, read_only: bool = False) -> RestClient:
@@ -505,6 +534,9 @@ class StreamExecutionEnvironment(EnvironmentSources):
             self._caches.close()
         for rows in self._followed:
             rows.environment_closes()
+        for link in self._links:
+            link.close()
+        self._links.clear()
         cluster, self._cluster = self._cluster, None
         self._is_connected = False
         if cluster is not None:

@@ -217,6 +217,7 @@ VARIABLES = {
     "HEADRACE_PROGRESS": "`terminal`, `lines` or `none`",
     "HEADRACE_RESTORE_FROM": "the savepoint or checkpoint to start from",
     "HEADRACE_RESTORE_MODE": "`no_claim` or `claim`: who owns that",
+    "HEADRACE_REST": "`1`: what programs start on Ray serves REST, and links of jobs are shown",
     "HEADRACE_REST_PORT": "the port of REST, or a range of ports, for clusters that programs start",
     "HEADRACE_REST_TOKEN": "the token of a REST server elsewhere, for `headrace logs` and its like",
     "HEADRACE_SAVEPOINT_DIRECTORY": "where savepoints go unless their request says so",

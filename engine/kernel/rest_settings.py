@@ -57,6 +57,8 @@ class RestSettings:
         masked_fields: ``rest.record-samples.masked-fields``: fields of records whose values nobody is shown.
         allows_submit: ``web.submit.enable``: whether programs may be uploaded and run, by those who may do everything.
         max_program_bytes: ``web.submit.max-content-length``: how large one may be.
+        start_delay_ms: So long after its head the server is started, unless somebody asks before where it is: the first
+            job of a program does not wait for it.
     """
 
     bind_port: str = "8081-8180"
@@ -78,6 +80,7 @@ class RestSettings:
     masked_fields: tuple[str, ...] = ()
     allows_submit: bool = True
     max_program_bytes: int = 32 << 20
+    start_delay_ms: int = 0
 
     def __post_init__(self) -> None:
         low, high = self.ports
@@ -99,7 +102,12 @@ class RestSettings:
             message = f"REST on {self.bind_address!r} is reached by others, who would read its token: it needs TLS"
             hint = "set a certificate and its key, or listen on 127.0.0.1 and use 'ssh -L'; allows_plain_http overrides"
             raise ConfigurationError(message, hint=hint)
-        for name, low_bound in (("refresh_interval_ms", 1), ("view_ttl_ms", 0), ("answer_timeout_ms", 1)):
+        for name, low_bound in (
+            ("refresh_interval_ms", 1),
+            ("view_ttl_ms", 0),
+            ("answer_timeout_ms", 1),
+            ("start_delay_ms", 0),
+        ):
             if getattr(self, name) < low_bound:
                 message = f"{name} must be at least {low_bound}; got {getattr(self, name)}"
                 raise ConfigurationError(message)

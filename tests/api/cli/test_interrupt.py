@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from campaigns import campaign
+from rest_kit import ask
+from terminal_kit import CTRL_C, Terminal
 
 BOUND_S = 60
 
@@ -36,6 +38,9 @@ env.execute("kept")
 """
 
 
+SAVED = KEPT.replace("env.enable", "env.set_default_savepoint_directory('saved')\nenv.enable", 1)
+
+
 def descendants(root):
     """Process ids of everything that a process has started, itself left out."""
     parents = {}
@@ -58,11 +63,18 @@ def is_alive(pid):
         return False
 
 
+def runtime_folder(tmp_path):
+    """Where REST servers write down where they are."""
+    folder = tmp_path / "runtime"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
 def started(tmp_path, *command):
     return subprocess.Popen(
         [sys.executable, "-m", "headrace.cli", *command],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "XDG_RUNTIME_DIR": str(runtime_folder(tmp_path))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -89,6 +101,34 @@ def test_ctrl_c_says_how_to_go_on_from_a_checkpoint_that_is_kept(tmp_path):
     assert "sums" in said
 
 
+def test_ctrl_c_on_a_terminal_asks_and_stops_the_job_with_a_savepoint(tmp_path):
+    (tmp_path / "saved.py").write_text(SAVED)
+    terminal = Terminal([sys.executable, "-m", "headrace.cli", "run", "--target", "local", "saved.py"], tmp_path)
+    try:
+        terminal.wait_for(
+            "Ctrl-C asks whether to stop the job with a savepoint; to cancel it keeps its last checkpoint"
+        )
+        terminal.wait_for("kept: RUNNING")
+        terminal.type(CTRL_C)
+        terminal.wait_for(r"Ctrl-C: s stops the job with a savepoint, c \(or Ctrl-C\) cancels it, Enter goes on: ")
+        terminal.type("\r")
+        terminal.wait_for(r"kept: RUNNING \| checkpoint \d+")
+        terminal.type(CTRL_C)
+        terminal.wait_for("Enter goes on: ")
+        terminal.type("s\r")
+        savepoint = terminal.wait_for(r"savepoint: (\S+); to go on from it: headrace run --from-savepoint \S+ PROGRAM")
+        assert terminal.ended() == 0
+    finally:
+        terminal.close()
+    assert "Traceback" not in terminal.all_text
+    with started(
+        tmp_path, "run", "--target", "local", "--dry-run", "--from-savepoint", savepoint[1], "saved.py"
+    ) as run:
+        said, _ = run.communicate(timeout=BOUND_S)
+    assert run.returncode == 0, said
+    assert "sums" in said
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("way", ["script", campaign("demo")])
 @pytest.mark.campaign
@@ -98,8 +138,11 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
         lines = []
         for line in process.stdout:
             lines.append(line)
-            if "RUNNING" in line:
+            if "dashboard: http" in line:
                 break
+        url = re.search(r"dashboard: (http://127\.0\.0\.1:\d+)/#/job/[0-9a-f]{32} ", lines[-1])[1]
+        assert ask(url, "/jobs", "").status == 401, "a page is served, and nothing is told without the token"
+        assert len(list(runtime_folder(tmp_path).glob("headrace/rest-*.json"))) == 1
         below = descendants(process.pid)
         assert below, "".join(lines)
         process.send_signal(signal.SIGINT)
@@ -108,6 +151,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path, way):
     assert process.returncode == 130, text
     assert "canceled" in rest, text
     assert "Traceback" not in text
+    assert not list(runtime_folder(tmp_path).glob("headrace/*"))
     deadline = time.monotonic() + BOUND_S
     while left := [pid for pid in below if is_alive(pid)]:
         assert time.monotonic() < deadline, f"left running: {left}"

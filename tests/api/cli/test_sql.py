@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
 import re
-import select
-import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from terminal_kit import Terminal
 
 from headrace.cli.main import main
 from headrace.cli.sql_completion import completions
@@ -346,46 +341,6 @@ def test_an_error_does_not_end_the_shell(env):
     assert "Ctrl-C stops a query" in shown
     assert "| one |" in shown
     assert "| two |" in shown
-
-
-class Terminal:
-    """A process on a terminal of its own."""
-
-    def __init__(self, command, folder):
-        self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, cwd=folder,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PROMPT_TOOLKIT_NO_CPR": "1"},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
-        os.close(theirs)
-        self.text = ""
-
-    def type(self, text):
-        os.write(self._ours, text.encode())
-
-    def wait_for(self, pattern):
-        """Read on until the pattern has come, behind what was waited for before."""
-        deadline = time.monotonic() + 90
-        while not (found := re.search(pattern, self.text)):
-            assert time.monotonic() < deadline, self.text
-            if select.select([self._ours], [], [], 0.2)[0]:
-                try:
-                    self.text += re.sub(
-                        r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(self._ours, 65_536).decode(errors="replace")
-                    )
-                except OSError:  # it has ended
-                    assert re.search(pattern, self.text), self.text
-        self.text = self.text[found.end() :]
-
-    def interrupt(self):
-        self.process.send_signal(signal.SIGINT)
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self._ours)
 
 
 @pytest.mark.slow

@@ -171,8 +171,12 @@ def test_a_terminal_says_what_ctrl_c_does_to_checkpoints(is_kept, said, capsys):
     assert lines[0] == "delivery of files: exactly once"
     assert [line.removesuffix(" to go on from") for line in lines[1:]] == said
     TerminalProgress().begins(replace(start, is_reached=False))
-    for line in capsys.readouterr().err.splitlines()[1:]:
-        assert line.endswith("to end it with one to go on from, by headrace stop, run it with --rest-port 8081")
+    assert [f"{line}; headrace" for line in capsys.readouterr().err.splitlines()[1:]] == [
+        line.split(" stop ")[0] for line in said
+    ]
+    TerminalProgress().begins(replace(start, offered_on_ctrl_c="savepoint"))
+    asks = ["Ctrl-C asks whether to stop the job with a savepoint; to cancel it "] * len(said)
+    assert [line[: len(asks[0])] for line in capsys.readouterr().err.splitlines()[1:]] == asks
     log = Log()
     log.progress.begins(start)
     assert log.lines == ["delivery of files: exactly once"], "nobody presses a key in a log"
@@ -188,6 +192,28 @@ def test_what_was_left_shows_nothing_more():
     progress.update(view("FINISHED"))
     assert "RUNNING" in console.file.getvalue()
     assert "FINISHED" not in console.file.getvalue()
+
+
+def test_what_is_noted_stands_above_the_picture_which_can_be_set_aside():
+    progress = TerminalProgress()
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+
+    def start():
+        progress._console = console
+        progress._live = progress._begun()
+        return console
+
+    progress._start = start
+    progress.update(view())
+    progress.note("dashboard: http://127.0.0.1:8081")
+    with progress.set_aside():
+        before = console.file.getvalue()
+        progress.update(view("RUNNING", last_checkpoint=13))
+        assert console.file.getvalue() == before
+    assert "checkpoint 13" in console.file.getvalue().removeprefix(before)
+    progress.update(view("FINISHED"))
+    assert progress._live is None
+    assert console.file.getvalue().count("dashboard: http://127.0.0.1:8081") == 1
 
 
 def test_the_end_of_a_job_without_checkpoints_names_no_place():
