@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from headrace.engine.columns.records import Batch, LatencyMarker, StreamStatus, Watermark
+from headrace.engine.columns.rejected_records import LATE, MOST_REJECTED, RejectedRecords
 from headrace.engine.functions.operator import Operator, OperatorContext
 from headrace.engine.kernel.metrics import MetricGroup
 from headrace.state.backends.choice import make_keyed_backend, restore_keyed_backend
@@ -123,6 +124,7 @@ class OperatorHarness:
             cancel_offload=self._cancel,
             call_later=self._call_later,
             report=lambda name, value: self.reports.append((name, value)),
+            rejected=RejectedRecords(),
         )
         # What it has reported, and calls that it wants later: number -> (when, what).
         self.reports: list[tuple[str, Any]] = []
@@ -232,6 +234,16 @@ def _records(batch: Batch) -> list[tuple[Any, int | None]]:
     times = [None] * batch.num_rows if batch.timestamps is None else batch.timestamps.tolist()
     assert len(times) == batch.num_rows
     return list(zip(batch.rows, times, strict=True))
+
+
+def count_late(context: OperatorContext) -> int:
+    """How many late records an operator has dropped; looks whether the last of them are kept, with their times."""
+    dropped: int = context.metrics.counters.get("num_late_records_dropped", 0)
+    assert context.rejected is not None
+    kept = context.rejected.last(LATE, MOST_REJECTED)
+    assert sum(batch.num_rows for batch in kept) == min(dropped, MOST_REJECTED)
+    assert all(batch.timestamps is not None and len(batch.timestamps) == batch.num_rows for batch in kept)
+    return dropped
 
 
 class ParallelHarness:

@@ -6,7 +6,7 @@ import datetime
 
 import numpy as np
 from changelog_kit import canonical, changes_of
-from operator_harness import MAX_PARALLELISM, ParallelHarness
+from operator_harness import MAX_PARALLELISM, ParallelHarness, count_late
 
 from headrace.engine.columns.records import Batch
 from headrace.state.keys.column_hashing import hash_columns
@@ -65,9 +65,7 @@ class TimedRunning:
     @property
     def num_late(self):
         """How many records were late."""
-        return self._late + sum(
-            subtask.metrics.counters.get("num_late_records_dropped", 0) for subtask in self.harness.subtasks
-        )
+        return self._late + sum(count_late(subtask.context) for subtask in self.harness.subtasks)
 
     def restore(self, parallelism):
         """Go on from a snapshot, with so many subtasks."""

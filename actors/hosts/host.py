@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from headrace.engine.columns.rejected_records import RejectedRecords
 from headrace.engine.errors import InternalError, raise_from_outside
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.kernel.event_log import EventLog, FetchStory
@@ -287,6 +288,12 @@ class HostKernel:
         """By what tasks find keys; see `headrace.actors.hosts.hot_keys`. It may be called as `tap`."""
         found = (slot.key_selector(vertex, edge_id) for slot in self._slots())
         return next((one for one in found if one is not None), None)
+
+    def rejected(self, vertex: VertexId) -> list[tuple[ExecutionAttemptId, str, str, RejectedRecords]]:
+        """What operators keep of what they reject; see `headrace.actors.hosts.record_samples`. It may be called as
+        `tap`.
+        """
+        return [found for slot in self._slots() for found in slot.rejected(vertex)]
 
     def _slots(self) -> list[Any]:
         return [cell.machine for cell in list(self._steppers) if hasattr(cell.machine, "tap")]

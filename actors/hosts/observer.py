@@ -32,6 +32,7 @@ from headrace.engine.protocol.observation_messages import (
     RecordSample,
     SampleRecords,
     SampleTasks,
+    ShowRejectedRecords,
     StackCount,
     TaskSamples,
 )
@@ -41,7 +42,7 @@ from headrace.state.identifiers import ExecutionAttemptId
 
 from .hot_keys import KeySelectorOf, hot_keys
 from .log_files import HostLogs, host_logs
-from .record_samples import TapChannels, sample_records
+from .record_samples import RejectedOf, TapChannels, rejected_records, sample_records
 
 __all__ = ["HostObserver", "LoopThread"]
 
@@ -93,6 +94,7 @@ class HostObserver:
         logs: Where logs are kept; None for nowhere.
         tap_channels: Has it told of what arrives at its tasks; see `headrace.actors.hosts.record_samples`.
         key_selector: By what tasks find keys; see `headrace.actors.hosts.hot_keys`.
+        rejected: What operators keep of what they reject; see `headrace.actors.hosts.record_samples`.
     """
 
     def __init__(
@@ -103,7 +105,9 @@ class HostObserver:
         logs: Callable[[], HostLogs | None] = host_logs,
         tap_channels: TapChannels = lambda _vertex, _edge_id, _tap: [],
         key_selector: KeySelectorOf = lambda _vertex, _edge_id: None,
+        rejected: RejectedOf = lambda _vertex: [],
     ) -> None:
+        self._rejected = rejected
         self._tap_channels = tap_channels
         self._key_selector = key_selector
         self._host = host
@@ -125,6 +129,8 @@ class HostObserver:
             return self._with_room(lambda: self._sample_records(request))
         if isinstance(request, FindHotKeys):
             return self._with_room(lambda: self._hot_keys(request))
+        if isinstance(request, ShowRejectedRecords):
+            return self._with_room(lambda: rejected_records(self._rejected, request))
         if not isinstance(request, SampleTasks):
             message = f"a host's observer does not answer {type(request).__name__}"
             return RequestFailed(InternalError(message))

@@ -2,7 +2,8 @@
 
 While nobody looks a channel pays for it with one comparison a message. Who looks is handed batches, of which the last
 few records are kept, and makes texts of them in the thread that asks, when the look is over. What is to be hidden never
-becomes text (`masking`).
+becomes text (`masking`). What operators have rejected cannot be waited for, so they keep the last of it themselves,
+where records are shown at all (`headrace.engine.columns.rejected_records`); it is shown in the same way.
 
 Source: the taps of Flink's ``collect-sink`` and ksqlDB's ``PRINT``; RisingWave's stream tracing.
 """
@@ -11,17 +12,24 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from headrace.engine.columns.records import Batch, RowKind
-from headrace.engine.protocol.observation_messages import RecordSample, SampleRecords, ShownRecord
+from headrace.engine.columns.rejected_records import BAD, LATE, RejectedRecords
+from headrace.engine.protocol.observation_messages import (
+    RecordSample,
+    RejectedSample,
+    SampleRecords,
+    ShownRecord,
+    ShowRejectedRecords,
+)
 from headrace.engine.protocol.task_messages import DataMessage
 from headrace.state.identifiers import ExecutionAttemptId, VertexId
 
 from .masking import without_hidden
 
-__all__ = ["MOST_RECORDS", "Tap", "TapChannels", "sample_records"]
+__all__ = ["MOST_RECORDS", "RejectedOf", "Tap", "TapChannels", "rejected_records", "sample_records"]
 
 MOST_RECORDS = 100
 """Of one task."""
@@ -37,6 +45,12 @@ TapChannels = Callable[[VertexId, int, "Tap | None"], list[ExecutionAttemptId]]
 """Has a tap called for each message that tasks of a vertex get on an exchange, on their thread, or none any more; gives
 which tasks there are.
 """
+
+
+_Shows: TypeAlias = SampleRecords | ShowRejectedRecords
+
+RejectedOf = Callable[[VertexId], list[tuple[ExecutionAttemptId, str, str, RejectedRecords]]]
+"""What the operators of a vertex's tasks keep: attempt, uid, name."""
 
 
 class _Kept:
@@ -85,14 +99,25 @@ def sample_records(tap_channels: TapChannels, request: SampleRecords) -> list[Re
     return [_shown(attempt, kept.pieces(attempt), request) for attempt in attempts]
 
 
-def _shown(attempt: ExecutionAttemptId, pieces: list[Batch], request: SampleRecords) -> RecordSample:
+def rejected_records(rejected_of: RejectedOf, request: ShowRejectedRecords) -> list[RejectedSample]:
+    """Show what operators have rejected last, of each kind of which there is any."""
+    number = min(request.num_records, MOST_RECORDS)
+    return [
+        RejectedSample(uid, name, kind, _shown(attempt, kept.last(kind, number), request))
+        for attempt, uid, name, kept in rejected_of(request.vertex)
+        for kind in (LATE, BAD)
+        if kept.last(kind, number)
+    ]
+
+
+def _shown(attempt: ExecutionAttemptId, pieces: Sequence[Batch], request: _Shows) -> RecordSample:
     schema = next((piece.schema for piece in pieces if piece.schema is not None), None)
     columns = "" if schema is None else ", ".join(f"{field.name} {field.type}" for field in schema)
     records = tuple(record for piece in pieces for record in _records_of(piece, request))
     return RecordSample(attempt, columns[: 4 * MOST_CHARACTERS], records)
 
 
-def _records_of(piece: Batch, request: SampleRecords) -> list[ShownRecord]:
+def _records_of(piece: Batch, request: _Shows) -> list[ShownRecord]:
     timestamps, kinds = piece.timestamps, piece.row_kinds
     return [
         ShownRecord(
@@ -104,7 +129,7 @@ def _records_of(piece: Batch, request: SampleRecords) -> list[ShownRecord]:
     ]
 
 
-def _text(row: Any, request: SampleRecords) -> str:
+def _text(row: Any, request: _Shows) -> str:
     try:
         text = repr(without_hidden(row, request.masked, hides_values=request.hides_values))
     except Exception as error:  # a program's own repr, or a value that changes meanwhile

@@ -367,7 +367,13 @@ class LocalSystem(ProcessClocks):
         self._used_names.add(command.host)
         kernel = HostKernel(command.host, self, self._timing)
         observer = HostObserver(
-            kernel.observe, lambda: self._driving, "", lambda: self._logs, kernel.tap, kernel.key_selector
+            kernel.observe,
+            lambda: self._driving,
+            "",
+            lambda: self._logs,
+            kernel.tap,
+            kernel.key_selector,
+            kernel.rejected,
         )
         self._hosts[command.host] = _LocalHost(parent, kernel, command.actors, observer)
         if parent is not None:

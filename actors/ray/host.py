@@ -306,6 +306,7 @@ class _Process(ProcessClocks):
             spec.host,
             tap_channels=self._kernel.tap,
             key_selector=self._kernel.key_selector,
+            rejected=self._kernel.rejected,
         )
         self.clock = SteadyClock()
         self._arrival = threading.Condition()

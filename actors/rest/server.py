@@ -43,7 +43,7 @@ from .resources.operations import Operations
 from .resources.programs import ProgramPlace, Programs
 from .resources.questions import AsksCluster, ClusterQuestions
 from .resources.routes import Answer, RestError, RestRequest, Right, Route, body_of, query_of
-from .resources.samples import RecordSamples
+from .resources.samples import RecordSamples, RejectedRecordsOfVertices
 from .resources.sampling import Samplings
 from .resources.states import StatesOfKeys
 from .security import HEADERS, KEPT, PAGE_HEADERS, Guard, Tokens
@@ -107,6 +107,7 @@ class RestServer:
         self._operations = Operations(settings.store_duration_ms)
         self._samplings = Samplings(settings)
         self._records = RecordSamples(settings)
+        self._rejected = RejectedRecordsOfVertices(settings)
         self._hot_keys = HotKeysOfVertices(settings)
         self._programs = Programs(settings, programs)
         self.table = route_table(
@@ -115,6 +116,7 @@ class RestServer:
             self._operations,
             self._samplings,
             self._records,
+            self._rejected,
             self._hot_keys,
             StatesOfKeys(settings),
             self._programs,
@@ -189,6 +191,7 @@ class RestServer:
         self._operations.close()
         self._samplings.close()
         self._records.close()
+        self._rejected.close()
         self._hot_keys.close()
         self._programs.close()
         self.questions.close()

@@ -46,6 +46,7 @@ def route_table(
     changes: operations.Operations,
     samplings: Samplings,
     records: Handler,
+    rejected: Handler,
     hot_keys: Handler,
     kept: states.StatesOfKeys,
     programs: Programs,
@@ -58,6 +59,7 @@ def route_table(
         changes: What it has begun.
         samplings: What it finds out by looking.
         records: Shows records.
+        rejected: Shows the records that came late or could not be decoded.
         hot_keys: Shows the keys that are read most.
         kept: Shows state by key.
         programs: Takes programs, and runs them.
@@ -184,6 +186,17 @@ def route_table(
             (
                 Parameter("edge", "the number of one of its inputs, as the plan has it", "integer", is_required=True),
                 Parameter("num", "how many of each subtask (10)", "integer"),
+                Parameter("mask", "names of fields whose values are hidden; * for all values", is_list=True),
+            ),
+        ),
+        Route(
+            "GET",
+            f"{_VERTEX}/rejected",
+            Right.WRITE,
+            rejected,
+            "The last records of a vertex that came late or could not be decoded, where the cluster shows records.",
+            (
+                Parameter("num", "how many of each operator, subtask and kind (10)", "integer"),
                 Parameter("mask", "names of fields whose values are hidden; * for all values", is_list=True),
             ),
         ),

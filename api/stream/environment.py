@@ -59,11 +59,11 @@ from ..jobs.deployment import (
     waiting_times_from_environment,
 )
 from ..jobs.execution_result import JobExecutionResult
-from ..jobs.job_link import JobLink, link_line
 from ..jobs.operation_progress import look_at
 from ..jobs.progress import JobStart, Progress, ProgressListener, TerminalProgress, default_progress, write_line
 from ..jobs.restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 from ..jobs.shown_program import ProgramShown, is_only_shown
+from ..rest.job_link import JobLink, link_line
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
 from .environment_settings import checked_job_options, warn_of_exclusions

@@ -328,6 +328,7 @@ class ResourceManager:
             cpu_per_slot=self._settings.cpu_per_slot,
             managed_memory_bytes=self._settings.managed_memory_bytes,
             examine=self._examine,
+            keeps_rejected=self._settings.rest is not None and self._settings.rest.allows_record_samples,
         )
         resources = {"cpu": num_slots * self._settings.cpu_per_slot, "slots": float(num_slots), "spread": 1.0}
         return SpawnHost(host, ((TASK_MANAGER_ACTOR, factory),), resources, avoids)

@@ -171,6 +171,7 @@ class TaskManager:
         cpu_per_slot: Logical cores that a slot reserves in the cluster.
         managed_memory_bytes: Its managed memory, divided evenly over its slots; 0 for a part of the machine's memory.
         examine: Looks at the machine it is on; None leaves that unknown.
+        keeps_rejected: Whether operators keep the last records that they reject, as the cluster shows records.
     """
 
     def __init__(
@@ -185,6 +186,8 @@ class TaskManager:
         cpu_per_slot: float = 1.0,
         managed_memory_bytes: int = 0,
         examine: Examine | None = None,
+        *,
+        keeps_rejected: bool = False,
     ) -> None:
         self.address = address
         self.job_id = job_id
@@ -197,6 +200,7 @@ class TaskManager:
         self._cpu_per_slot = cpu_per_slot
         self._managed_memory_bytes = managed_memory_bytes
         self._examine = examine
+        self._keeps_rejected = keeps_rejected
         # What it was found to have, and whether it has begun with that: before, it has no slots and announces nothing.
         self._machine: MachineResources | None = None
         self._resources: dict[str, float] = {}
@@ -398,7 +402,12 @@ class TaskManager:
         slot.next_ping_ms = FIRST_PING_MS
         self.log.add(now_ms, slot.host, "starting")
         share_bytes = int(self._resources["managed_memory_bytes_per_slot"])
-        make = functools.partial(SlotMachine, parent=self.address, managed_memory_bytes=share_bytes)
+        make = functools.partial(
+            SlotMachine,
+            parent=self.address,
+            managed_memory_bytes=share_bytes,
+            keeps_rejected=self._keeps_rejected,
+        )
         actors = ((SLOT_ACTOR, make),)
         # The cores are the TaskManager's own reservation; a slot only has to be beside it.
         spawn = SpawnHost(slot.host, actors, {"cpu": 0.0, "colocate": 1.0})

@@ -122,6 +122,10 @@ def _nobody_reads(sentence: str) -> None:
     """Where a reader is driven by hand, there is no history of a job."""
 
 
+def _nobody_looks(letters: Callable[[], Batch]) -> None:
+    """Where a reader is driven by hand, nobody is shown what it passes over."""
+
+
 def _nobody_listens(event: Any) -> None:
     message = f"there is no enumerator to send a source event to; got {event!r}"
     raise ProgramError(message)
@@ -147,6 +151,9 @@ class ReaderContext:
     """Whether checkpoints are taken; a reader that would wait for one must not wait if not."""
     warn: Callable[[str], None] = _nobody_reads
     """Writes into the job's history what its user should know."""
+    note_skipped: Callable[[Callable[[], Batch]], None] = _nobody_looks
+    """Told of undecodable input that is passed over, by what makes rows of it as for ``emit_dead_letter``; that is
+    called only where the last of them are kept to be shown."""
 
 
 class SourceReader(Protocol):

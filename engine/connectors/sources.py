@@ -30,6 +30,7 @@ from typing import Any
 from headrace.state.keyed.contract import ListStateHandle
 
 from ..columns.records import MAX_WATERMARK, MIN_TIMESTAMP, Batch, StreamStatus, Watermark
+from ..columns.rejected_records import BAD
 from ..errors import InternalError, ProgramError
 from ..functions.checkpointed import attach
 from ..functions.event_time_parts import WatermarkPart
@@ -165,6 +166,7 @@ class SourceOperator(Operator):
                 send_source_event=context.send_source_event,
                 checkpointing=context.checkpointing,
                 warn=context.warn,
+                note_skipped=self._note_skipped,
             )
         )
         self._snapshot_for = getattr(reader, "snapshot_for", None) or (lambda _checkpoint_id: reader.snapshot())
@@ -522,7 +524,12 @@ class SourceOperator(Operator):
             self.context.output.emit_watermark(Watermark(watermark_ms))
 
     def _emit_dead_letter(self, batch: Batch) -> None:
+        self._note_skipped(lambda: batch)
         self.context.output.emit_side(DEAD_LETTER_TAG, batch)
+
+    def _note_skipped(self, letters: Callable[[], Batch]) -> None:
+        if self.context.rejected is not None:
+            self.context.rejected.keep(BAD, letters())
 
     def _opened(self) -> SourceReader:
         if self._reader is None:

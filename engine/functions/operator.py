@@ -24,6 +24,7 @@ from headrace.state.keyed.contract import KeyedStateBackend, OperatorStateBacken
 from headrace.state.keyed.stored_names import StoredNames
 
 from ..columns.records import Batch, LatencyMarker, StreamStatus, Watermark
+from ..columns.rejected_records import LATE, RejectedRecords
 from ..errors import HeadraceError, InternalError
 from ..kernel.machine import OffloadKind
 from ..kernel.metrics import MetricGroup
@@ -179,6 +180,29 @@ class OperatorContext:
     """Has a function called on the operator's thread after so many milliseconds, whatever the task does by then."""
     step: StepMeter = field(default_factory=StepMeter)
     """How the task cuts what it takes; ``is_cut`` tells whether more of the same batch follows at once."""
+
+    rejected: RejectedRecords | None = None
+    """Keeps the last records that the operator rejects; None where the cluster shows no records."""
+
+    def reject_late(self, num_records: int, records: Callable[[], Batch], tag: str | None = None) -> None:
+        """Do what is to become of late records: they are dropped and counted, or go to a side output.
+
+        Args:
+            num_records: How many there are.
+            records: Makes a batch of them; not called where nobody would see it. Where only partial results of records
+                are left, it has these.
+            tag: The side output; None drops them.
+        """
+        if self.rejected is None and tag is None:
+            self.metrics.count("num_late_records_dropped", num_records)
+            return
+        late = records()
+        if self.rejected is not None:
+            self.rejected.keep(LATE, late)
+        if tag is None:
+            self.metrics.count("num_late_records_dropped", num_records)
+        else:
+            self.output.emit_side(tag, late)
 
     def warn(self, sentence: str) -> None:
         """Write into the job's history what its user should know, with the place it comes from."""

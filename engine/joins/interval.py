@@ -159,11 +159,7 @@ class IntervalJoinOperator(FunctionOperator):
         if earliest is not None and earliest >= watermark_ms:
             return batch
         is_late = times < watermark_ms
-        tag = self._late_tags[input_index]
-        if tag is None:
-            self.context.metrics.count("num_late_records_dropped", int(is_late.sum()))
-        else:
-            self.context.output.emit_side(tag, batch.filter(is_late))
+        self.context.reject_late(int(is_late.sum()), lambda: batch.filter(is_late), self._late_tags[input_index])
         return batch.filter(~is_late)
 
     def _pairs(self, input_index: int, keys: list[Any], rows: list[Any], times: list[int]) -> Iterator[Pair]:

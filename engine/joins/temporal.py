@@ -106,10 +106,7 @@ class TemporalJoinOperator(FunctionOperator):
         num_late = int(is_late.sum())
         if num_late == 0:
             return batch
-        if self._late_tag is None:
-            self.context.metrics.count("num_late_records_dropped", num_late)
-        else:
-            self.context.output.emit_side(self._late_tag, batch.filter(is_late))
+        self.context.reject_late(num_late, lambda: batch.filter(is_late), self._late_tag)
         return batch.filter(~is_late)
 
     def _add_left(self, keys: list[Any], rows: list[Any], times: list[int]) -> None:

@@ -22,8 +22,10 @@ __all__ = [
     "ObservedTask",
     "ReadLog",
     "RecordSample",
+    "RejectedSample",
     "SampleRecords",
     "SampleTasks",
+    "ShowRejectedRecords",
     "ShownRecord",
     "StackCount",
     "TaskSamples",
@@ -153,6 +155,41 @@ class RecordSample:
     attempt: ExecutionAttemptId
     schema: str
     records: tuple[ShownRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowRejectedRecords:
+    """Show the last records that the operators of a vertex have rejected. Answer: a list of `RejectedSample`; empty
+    where none are kept.
+
+    Attributes:
+        vertex: Whose operators.
+        num_records: Of each operator's subtask and kind, at most.
+        masked: Names of fields whose values are not shown, in lower case.
+        hides_values: Whether no value is shown at all, only its type.
+    """
+
+    vertex: VertexId
+    num_records: int
+    masked: frozenset[str] = frozenset()
+    hides_values: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedSample:
+    """What one operator's subtask has rejected.
+
+    Attributes:
+        operator: Its uid.
+        name: Its name.
+        kind: ``late``, or ``bad`` for what could not be decoded.
+        sample: The records.
+    """
+
+    operator: str
+    name: str
+    kind: str
+    sample: RecordSample
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ..columns.records import Batch, Element, LatencyMarker, RowKind, RowKinds, StreamStatus, Watermark
+from ..columns.rejected_records import RejectedRecords
 from ..errors import HeadraceError, InternalError, TypeMismatchError, raise_from_outside
 from ..functions.accumulators import Accumulators
 from ..functions.isolation import Handed, owned
@@ -99,6 +100,7 @@ class ChainLink:
         "output",
         "parallelism",
         "processor",
+        "rejected",
         "subtask",
         "uid",
     )
@@ -122,6 +124,8 @@ class ChainLink:
         # Whether the operator has been opened, and not been closed: before that it has no state to tell of.
         self.is_open = False
         self.accumulators = Accumulators()
+        # The last records that the operator has rejected; None where the cluster shows no records.
+        self.rejected: RejectedRecords | None = None
         # The processor time of the operator itself, without those behind it.
         self.processor = Account()
         self._time = time or ProcessorTime()

@@ -177,6 +177,7 @@ class OperatorChain:
             cancel_offload=self.works.cancel,
             call_later=functools.partial(self.works.call_later, link),
             step=self._step,
+            rejected=link.rejected,
         )
         # Set here as well, so that `close` and snapshots never meet an operator without one.
         link.operator.context = context

@@ -21,6 +21,7 @@ from headrace.state.identifiers import ExecutionAttemptId, VertexId
 from headrace.state.keyed.managed_memory import ManagedMemory
 
 from ..columns.records import CheckpointBarrier
+from ..columns.rejected_records import RejectedRecords
 from ..errors import ExternalError, HeadraceError, InternalError, raise_from_outside
 from ..functions.keys import KeySelector
 from ..kernel.machine import (
@@ -75,9 +76,17 @@ class SlotMachine:
         address: Its own address.
         parent: Its TaskManager.
         managed_memory_bytes: Its share of the TaskManager's; None bounds nothing.
+        keeps_rejected: Whether operators keep the last records that they reject, as the cluster shows records.
     """
 
-    def __init__(self, address: Address, parent: Address, managed_memory_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        parent: Address,
+        managed_memory_bytes: int | None = None,
+        *,
+        keeps_rejected: bool = False,
+    ) -> None:
         self.address = address
         self.parent = parent
         # Injected by the host: protocol points, and the clock in epoch milliseconds.
@@ -94,6 +103,7 @@ class SlotMachine:
         # Live tasks by attempt.
         self._tasks: dict[ExecutionAttemptId, Task] = {}
         self.memory = ManagedMemory(managed_memory_bytes)
+        self._keeps_rejected = keeps_rejected
         # The newest attempt seen of each subtask: older ones are refused.
         self._newest: dict[tuple[VertexId, int], ExecutionAttemptId] = {}
         # Attempts whose cancellation came before their submission.
@@ -179,6 +189,16 @@ class SlotMachine:
         """By what tasks of a vertex find keys of what they are sent on an exchange. May be called as `observe`."""
         tasks = (task for attempt, task in list(self._tasks.items()) if attempt.vertex == vertex)
         return next((task.key_selector(edge_id) for task in tasks), None)
+
+    def rejected(self, vertex: VertexId) -> list[tuple[ExecutionAttemptId, str, str, RejectedRecords]]:
+        """What the operators of a vertex keep of what they reject: attempt, uid, name. May be called as `observe`."""
+        tasks = [task for attempt, task in list(self._tasks.items()) if attempt.vertex == vertex]
+        return [
+            (task.attempt, link.uid, link.name, link.rejected)
+            for task in tasks
+            for link in task.links
+            if link.rejected is not None
+        ]
 
     def close(self) -> None:
         """Let go of everything, as the host ends in order."""
@@ -276,6 +296,9 @@ class SlotMachine:
         except BaseException as error:
             raise_from_outside(error)
             return [*commands, _report_load_failure(deployment, error)]
+        if self._keeps_rejected:
+            for link in task.links:
+                link.rejected = RejectedRecords()
         self._tasks[attempt] = task
         self._turns.add(task)
         task.report_state()

@@ -116,11 +116,14 @@ class IntervalJoinOfTables(Operator):
         with naming_operator(self.context):
             signs_of(batch, takes_back=False)
             rows = columns_of(batch, self.schemas[input_index], self._plain[input_index])
-            num_late, made = self._state.add(rows, input_index, self._watermark.current_ms)
+            watermark_ms = self._watermark.current_ms
+            num_late, made = self._state.add(rows, input_index, watermark_ms)
             for one in made:
                 self.context.output.emit(one)
         if num_late:
-            self.context.metrics.count("num_late_records_dropped", num_late)
+            from .times import late_among
+
+            self.context.reject_late(num_late, lambda: late_among(rows, self.times[input_index], watermark_ms))
 
     def process_watermark(self, watermark: Watermark) -> None:
         if not self._watermark.advance(watermark.timestamp_ms):

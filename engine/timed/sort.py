@@ -77,9 +77,12 @@ class TemporalSort(Operator):
         if batch.num_rows == 0:
             return
         with naming_operator(self.context):
-            num_late = self._state.add(columns_of(batch, self.input_schema, self._schema), self._watermark.current_ms)
+            rows, watermark_ms = columns_of(batch, self.input_schema, self._schema), self._watermark.current_ms
+            num_late = self._state.add(rows, watermark_ms)
         if num_late:
-            self.context.metrics.count("num_late_records_dropped", num_late)
+            from .times import late_among
+
+            self.context.reject_late(num_late, lambda: late_among(rows, self.orders[0][0], watermark_ms))
 
     def process_watermark(self, watermark: Watermark) -> None:
         if not self._watermark.advance(watermark.timestamp_ms):

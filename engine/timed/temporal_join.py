@@ -122,9 +122,12 @@ class TemporalJoinOfTables(Operator):
                 is_gone = np.zeros(rows.num_rows, np.bool_) if kinds is None else kinds == RowKind.DELETE
                 self._state.add_versions(rows, is_gone)
                 return
-            num_late = self._state.add_rows(rows, self._watermark.current_ms)
+            watermark_ms = self._watermark.current_ms
+            num_late = self._state.add_rows(rows, watermark_ms)
         if num_late:
-            self.context.metrics.count("num_late_records_dropped", num_late)
+            from .times import late_among
+
+            self.context.reject_late(num_late, lambda: late_among(rows, self.times[0], watermark_ms))
 
     def process_watermark(self, watermark: Watermark) -> None:
         if not self._watermark.advance(watermark.timestamp_ms):

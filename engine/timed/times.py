@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from headrace.state.errors import ProgramError
 
-from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamps
+from ..columns.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Timestamps
 from ..tables.columns import Integers, bits_of, plain
 
-__all__ = ["finer", "last_passed", "milliseconds", "times_of", "units_in"]
+__all__ = ["finer", "last_passed", "late_among", "milliseconds", "times_of", "units_in"]
 
 _PER_MS = {"s": None, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
@@ -45,6 +45,14 @@ def last_passed(watermark_ms: int, kind: pa.DataType) -> int:
     factor = _PER_MS[kind.unit]
     found = watermark_ms // 1_000 if factor is None else watermark_ms * factor + factor - 1
     return max(MIN_TIMESTAMP, min(MAX_TIMESTAMP, found))
+
+
+def late_among(rows: pa.RecordBatch, time: str, watermark_ms: int) -> Batch:
+    """The rows that a watermark has passed, with their times, to be shown."""
+    column = rows.column(time)
+    times = times_of(column, time)
+    is_late = times <= last_passed(watermark_ms, column.type)
+    return Batch.of_columns(rows.filter(pa.array(is_late)), milliseconds(times[is_late], column.type))
 
 
 def units_in(times: Integers, kind: pa.DataType, other: pa.DataType) -> Integers:

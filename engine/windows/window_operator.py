@@ -195,10 +195,7 @@ class WindowOperator(Operator):
 
     def _on_late_records(self, batch: Batch, late: list[int]) -> None:
         """Count the late records of a batch as dropped, or send them to the side output for late data."""
-        if self._late_tag is None:
-            self.context.metrics.count("num_late_records_dropped", len(late))
-        else:
-            self.context.output.emit_side(self._late_tag, batch.take(np.array(late, dtype=np.intp)))
+        self.context.reject_late(len(late), lambda: batch.take(np.array(late, dtype=np.intp)), self._late_tag)
 
     def process_watermark(self, watermark: Watermark) -> None:
         if self._watermark.advance(watermark.timestamp_ms):

@@ -11,21 +11,30 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace.engine.errors import ClusterUnavailableError
 from headrace.engine.kernel.machine import Address
 from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.protocol.details import JobDetails, SubtaskView, VertexDetails
-from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR, FindHotKeys, RecordSample, SampleRecords
+from headrace.engine.protocol.observation_messages import (
+    OBSERVER_ACTOR,
+    FindHotKeys,
+    RecordSample,
+    RejectedSample,
+    SampleRecords,
+    ShowRejectedRecords,
+)
 from headrace.engine.protocol.states import TaskState
 from headrace.engine.protocol.views import VertexView
 
 from .questions import AsksCluster
 from .routes import RestError, RestRequest
-from .vertices import find_vertex
+from .vertices import find_vertex, vertex_of
 
-__all__ = ["LooksAtRecords", "RecordSamples", "running_hosts"]
+__all__ = ["LooksAtRecords", "RecordSamples", "RejectedRecordsOfVertices", "running_hosts"]
+
+Question: TypeAlias = SampleRecords | ShowRejectedRecords | FindHotKeys
 
 DEFAULT_RECORDS = 10
 MOST_RECORDS = 50
@@ -60,14 +69,22 @@ class LooksAtRecords:
         """Look no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def require_enabled(self, what: str) -> None:
+        """Refuse where the cluster shows no records.
+
+        Raises:
+            RestError: 403.
+        """
+        if not self._is_enabled:
+            raise RestError(403, f"{what} are not shown by this cluster: rest.record-samples.enabled is false")
+
     def input_of(self, request: RestRequest, what: str) -> tuple[VertexView, VertexDetails, int]:
         """Return the vertex that is asked about, and the number of the input.
 
         Raises:
             RestError: 403 if the cluster shows no records, 404 if there is no such vertex or input.
         """
-        if not self._is_enabled:
-            raise RestError(403, f"{what} are not shown by this cluster: rest.record-samples.enabled is false")
+        self.require_enabled(what)
         vertex_id = request.path["vertexid"]
         details: JobDetails = request.cluster.details(request.path["jobid"], vertex_id)
         view, more = find_vertex(details, vertex_id)
@@ -82,13 +99,14 @@ class LooksAtRecords:
         wanted = request.query.get("mask") or []
         return self._masked | {name.lower() for name in wanted if name != ALL}, ALL in wanted
 
-    def ask(self, request: RestRequest, hosts: list[str], question: SampleRecords | FindHotKeys) -> list[Any]:
+    def ask(self, request: RestRequest, hosts: list[str], question: Question) -> list[Any]:
         """Ask slots at the same time; gives all that they answer, of those that are there.
 
         Raises:
             RestError: 503 if others look.
         """
-        cluster, timeout_ms = request.cluster.cluster, question.duration_ms + request.cluster.timeout_ms
+        look_ms = 0 if isinstance(question, ShowRejectedRecords) else question.duration_ms
+        cluster, timeout_ms = request.cluster.cluster, look_ms + request.cluster.timeout_ms
         if not self._room.acquire(blocking=False):
             raise RestError(503, f"records are looked at by {MOST_LOOKS} others; ask again later")
         try:
@@ -117,9 +135,7 @@ class RecordSamples(LooksAtRecords):
     def __call__(self, request: RestRequest) -> Any:
         """The newest records that the subtasks of a vertex are sent on one of its inputs; looks for two seconds."""
         view, more, edge_id = self.input_of(request, "records")
-        number = request.query.get("num", DEFAULT_RECORDS)
-        if not 1 <= number <= MOST_RECORDS:
-            raise RestError(400, f"num must be from 1 to {MOST_RECORDS}")
+        number = _number(request)
         masked, hides_values = self.masked(request)
         hosts = running_hosts(more.subtasks)
         question = SampleRecords(view.vertex_id, edge_id, number, LOOK_MS, masked, hides_values)
@@ -131,6 +147,36 @@ class RecordSamples(LooksAtRecords):
             "left-out-hosts": max(len(hosts) - MOST_HOSTS, 0),
             "subtasks": [_as_json(one) for one in sorted(found, key=lambda one: one.attempt.subtask)],
         }
+
+
+class RejectedRecordsOfVertices(LooksAtRecords):
+    """Answers with the last records that the operators of a vertex have rejected."""
+
+    def __call__(self, request: RestRequest) -> Any:
+        """The last late records of a vertex's operators, and what they could not decode; also if nobody reads them."""
+        self.require_enabled("rejected records")
+        view, more = vertex_of(request)
+        number = _number(request)
+        masked, hides_values = self.masked(request)
+        hosts = running_hosts(more.subtasks)
+        question = ShowRejectedRecords(view.vertex_id, number, masked, hides_values)
+        found: list[RejectedSample] = self.ask(request, hosts, question)
+        return {
+            "id": view.vertex_id,
+            "masked-fields": sorted(masked),
+            "left-out-hosts": max(len(hosts) - MOST_HOSTS, 0),
+            "rejected": [
+                {"uid": one.operator, "name": one.name, "kind": one.kind, **_as_json(one.sample)}
+                for one in sorted(found, key=lambda one: (one.operator, one.kind, one.sample.attempt.subtask))
+            ],
+        }
+
+
+def _number(request: RestRequest) -> int:
+    number: int = request.query.get("num", DEFAULT_RECORDS)
+    if not 1 <= number <= MOST_RECORDS:
+        raise RestError(400, f"num must be from 1 to {MOST_RECORDS}")
+    return number
 
 
 def _as_json(one: RecordSample) -> dict[str, Any]:

@@ -228,11 +228,14 @@ class TextSplit:
     def _reject(self, bad: list[Rejected]) -> None:
         self._context.metrics.count("num_records_skipped", len(bad))
         if self._settings.on_error == "dead-letter":
-            letters = [
-                {"error": b.cause, "split": self._split.split_id, "position": self._place(b), "raw": b.text}
-                for b in bad
-            ]
-            self._context.emit_dead_letter(Batch.of_rows(letters))
+            self._context.emit_dead_letter(self._letters(bad))
+        else:
+            self._context.note_skipped(lambda: self._letters(bad))
+
+    def _letters(self, bad: list[Rejected]) -> Batch:
+        return Batch.of_rows(
+            [{"error": b.cause, "split": self._split.split_id, "position": self._place(b), "raw": b.text} for b in bad]
+        )
 
     def _place(self, bad: Rejected) -> str:
         if self._line is None:

@@ -128,6 +128,13 @@ def reject(
         hint = advice or "on_error='skip' or 'dead-letter' goes on without such records"
         raise MalformedRecordError(message, hint=hint, split=split_id, position=place_of(bad[0]))
     context.metrics.count("num_records_skipped", len(bad))
+
+    def letters() -> Batch:
+        return Batch.of_rows(
+            [{"error": one.cause, "split": split_id, "position": place_of(one), "raw": one.text} for one in bad]
+        )
+
     if on_error == "dead-letter":
-        letters = [{"error": one.cause, "split": split_id, "position": place_of(one), "raw": one.text} for one in bad]
-        context.emit_dead_letter(Batch.of_rows(letters))
+        context.emit_dead_letter(letters())
+    else:
+        context.note_skipped(letters)

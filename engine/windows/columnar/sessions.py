@@ -129,10 +129,7 @@ class GlobalSessionAggregate(GlobalPhase):
         times, columns = event_times(batch), grouping.columns_of(batch)
         is_late = self._late(columns, grouping.keys_of, times, grouping.ends_of(times))
         if is_late is not None:
-            if self.late_tag is None:
-                self.context.metrics.count("num_late_records_dropped", int(is_late.sum()))
-            else:
-                self.context.output.emit_side(self.late_tag, batch.filter(is_late))
+            self.context.reject_late(int(is_late.sum()), lambda: batch.filter(is_late), self.late_tag)
             if is_late.all():
                 return None
             columns, times = columns.filter(pa.array(~is_late)), times[~is_late]
@@ -144,7 +141,7 @@ class GlobalSessionAggregate(GlobalPhase):
         if is_late is None:
             return rows
         num_late = int(rows.column(grouping.records_column).to_numpy()[is_late].sum())
-        self.context.metrics.count("num_late_records_dropped", num_late)
+        self.context.reject_late(num_late, lambda: Batch.of_columns(rows.filter(pa.array(is_late))))
         return None if is_late.all() else rows.filter(pa.array(~is_late))
 
     def _late(

@@ -242,10 +242,7 @@ class GlobalSliceAggregate(GlobalPhase):
         is_late, is_dropped = self._judged(timestamps)
         num_late = int(is_late.sum())
         if num_late:
-            if self.late_tag is None:
-                self.context.metrics.count("num_late_records_dropped", num_late)
-            else:
-                self.context.output.emit_side(self.late_tag, batch.filter(is_late))
+            self.context.reject_late(num_late, lambda: batch.filter(is_late), self.late_tag)
         return None if is_dropped.all() else batch.filter(~is_dropped)
 
     def _without_late_slices(self, partial: pa.RecordBatch, ends: Timestamps) -> tuple[pa.RecordBatch, Timestamps]:
@@ -254,7 +251,9 @@ class GlobalSliceAggregate(GlobalPhase):
         is_late, is_dropped = self._judged(ends)
         num_late = int(partial.column(self._grouping.records_column).to_numpy()[is_late].sum())
         if num_late:
-            self.context.metrics.count("num_late_records_dropped", num_late)
+            self.context.reject_late(
+                num_late, lambda: Batch.of_columns(partial.filter(pa.array(is_late)), ends[is_late])
+            )
         return partial.filter(pa.array(~is_dropped)), ends[~is_dropped]
 
     @property

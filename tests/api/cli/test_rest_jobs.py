@@ -77,8 +77,8 @@ def test_a_job_of_a_program_is_listed_and_steered(alone, tmp_path, capsys):
         other = started(env, tmp_path, "more")
         assert main(["cancel", other]) == 0
         assert env.get_rest_client().job_status(other) == "CANCELED"
-        assert main(["stop", "0"]) == 1
-        assert "there is no job '0'" in capsys.readouterr().err
+        assert main(["stop", "none"]) == 1  # no id begins like that
+        assert "there is no job 'none'" in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ import pytest
 from campaigns import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operator_harness import OperatorHarness, ParallelHarness
+from operator_harness import OperatorHarness, ParallelHarness, count_late
 from oracles import MIN, WindowOracle, sliding_spans
 
 from headrace.engine.columns.records import MAX_WATERMARK, Batch, Watermark
@@ -431,7 +431,7 @@ def test_window_joins_and_co_groups_are_those_of_the_window_oracle(steps, window
     harness, num_late = ParallelHarness(operator, before), 0
 
     def dropped(harness):
-        return sum(subtask.metrics.counters.get("num_late_records_dropped", 0) for subtask in harness.subtasks)
+        return sum(count_late(subtask.context) for subtask in harness.subtasks)
 
     for position, step in enumerate(numbered([*steps, MAX_WATERMARK.timestamp_ms])):
         if position == cut:

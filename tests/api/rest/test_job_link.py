@@ -16,8 +16,9 @@ from headrace import StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
 from headrace.engine.protocol.views import JobView
-from headrace.jobs import deployment, job_link
-from headrace.jobs.job_link import JobLink, link_line
+from headrace.jobs import deployment
+from headrace.rest import job_link
+from headrace.rest.job_link import JobLink, link_line
 from headrace.state.files.rest_addresses import read_addresses, write_address
 from headrace.state.identifiers import JobId
 
