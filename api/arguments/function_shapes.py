@@ -50,7 +50,6 @@ __all__ = [
     "ProcessesWindow",
     "ReduceGroupOf",
     "ReducesGroup",
-    "WithoutKey",
 ]
 
 _First = TypeVar("_First")
@@ -116,12 +115,6 @@ class AppliesToAll(Protocol[IN, OUT]):
     """An AllWindowFunction: it knows no key."""
 
     def apply(self, window: Any, inputs: Iterable[IN], /) -> Iterable[OUT] | None: ...
-
-
-class WithoutKey(Protocol[IN, OUT]):
-    """A plain function of a window, or its context, and of what it holds."""
-
-    def __call__(self, window: Any, elements: Iterable[IN], /) -> Iterable[OUT | Tagged] | None: ...
 
 
 class AsksOutside(Protocol[IN, OUT]):

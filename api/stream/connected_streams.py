@@ -50,7 +50,7 @@ _Second = TypeVar("_Second")
 _ProcessPair: TypeAlias = tuple[
     Callable[[_First, Any], Iterable[_New | Tagged] | None], Callable[[_Second, Any], Iterable[_Other | Tagged] | None]
 ]
-"""Callables of value and context, for the records of each stream."""
+"""Callables of value and context: what that for the first stream takes and gives, then that for the second."""
 
 
 class ConnectedStreams(Generic[T1, T2]):
@@ -103,7 +103,7 @@ class ConnectedStreams(Generic[T1, T2]):
         return _applied("co-flat_map", self._first, self._second, func, methods, operator, output_type)
 
     def process(
-        self, func: ProcessesTwo[T1, T2, _New] | _ProcessPair[T1, T2, _New, _Other], output_type: Any = None
+        self, func: ProcessesTwo[T1, T2, _New] | _ProcessPair[T1, _New, T2, _Other], output_type: Any = None
     ) -> DataStream[_New | _Other]:
         """Run a function over both streams; if both are keyed, with the key's state and timers, shared by both.
 
@@ -170,7 +170,7 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         self._broadcast = broadcast
 
     def process(
-        self, func: ProcessesBroadcast[T1, T2, _New] | _ProcessPair[T1, T2, _New, _Other], output_type: Any = None
+        self, func: ProcessesBroadcast[T1, T2, _New] | _ProcessPair[T1, _New, T2, _Other], output_type: Any = None
     ) -> DataStream[_New | _Other]:
         """Run a function over both streams: broadcast records change the broadcast state, all others read it.
 

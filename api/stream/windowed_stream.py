@@ -38,7 +38,7 @@ from headrace.state.type_variables import T1
 
 from ..arguments.checks import described, field_of, require_instance, tag_id_of
 from ..arguments.data_types import TypeInformation, infer_output_type, schema_of
-from ..arguments.function_shapes import AppliesToAll, AppliesToWindow, ProcessesAll, ProcessesWindow, WithoutKey
+from ..arguments.function_shapes import AppliesToAll, AppliesToWindow, ProcessesAll, ProcessesWindow
 from ..arguments.known_columns import check_fields, columns_behind, columns_used
 from .data_stream import DataStream
 from .field_folds import FieldFolds
@@ -56,17 +56,17 @@ _Held = TypeVar("_Held")
 
 _Process: TypeAlias = (
     Callable[[Any, Any, Iterable[_Held]], Iterable[_New | Tagged] | None]
+    | Callable[[Any, Iterable[_Held]], Iterable[_New | Tagged] | None]
     | ProcessesWindow[_Held, _New]
     | ProcessesAll[_Held, _New]
-    | WithoutKey[_Held, _New]
 )
 """A function of key, the window's context and what the window holds; in streams without key of the last two."""
 
 _Apply: TypeAlias = (
     Callable[[Any, Any, Iterable[_Held]], Iterable[_New] | None]
+    | Callable[[Any, Iterable[_Held]], Iterable[_New] | None]
     | AppliesToWindow[_Held, _New]
     | AppliesToAll[_Held, _New]
-    | WithoutKey[_Held, _New]
 )
 """The same with the window itself in place of its context."""
 

@@ -250,6 +250,10 @@ def test_two_streams_keep_both_types(env: StreamExecutionEnvironment) -> None:
     stream, names = orders(env), env.from_elements("a", "b")
     assert_type(stream.connect(names).map(Lengths()), DataStream[int])
     assert_type(stream.connect(names).map((amount_of, str.upper)), "DataStream[int | str]")
+    either = stream.connect(names).process((lambda order, ctx: [order.amount], lambda name, ctx: [name.upper()]))
+    assert_type(either, "DataStream[int | str]")
+    stream.connect(names).process((lambda order, ctx: [order.upper()], lambda name, ctx: [name]))  # type: ignore[attr-defined]
+    assert_type(stream.connect(names).flat_map((letters, lambda name: [len(name)])), "DataStream[str | int]")
     numbers = env.from_elements(1, 2)
     loop = numbers.iterate()
     assert_type(loop.close_with(loop.map(lambda number: number + 1)), DataStream[int])

@@ -207,6 +207,14 @@ class Largest(WindowFunction[Order, Order]):
         yield max(inputs)
 
 
+def amounts_of(key: str, window: Any, inputs: Iterable[Order]) -> list[int]:
+    return [order.amount for order in inputs]
+
+
+def all_amounts_of(window: Any, inputs: Iterable[Order]) -> list[int]:
+    return [order.amount for order in inputs]
+
+
 class Everything(ProcessAllWindowFunction[Order, int]):
     def process(self, context: ProcessWindowFunction.Context, elements: Iterable[Order]) -> Iterator[int]:
         yield sum(order.amount for order in elements)
@@ -217,7 +225,11 @@ def test_functions_of_windows_take_what_the_stream_is_of(env: StreamExecutionEnv
     windows = orders(env).key_by(customer_of).window(minute)
     assert_type(windows.process(Total()), "DataStream[tuple[str, int]]")
     assert_type(windows.apply(Largest()), DataStream[Order])
-    assert_type(windows.apply(lambda key, window, found: [order.amount for order in found]), DataStream[int])
+    assert_type(windows.apply(amounts_of), DataStream[int])
+    assert_type(windows.process(lambda key, context, found: [len(list(found))]), DataStream[int])
+    assert_type(orders(env).window_all(minute).apply(lambda window, found: [len(list(found))]), DataStream[int])
+    assert_type(orders(env).window_all(minute).apply(all_amounts_of), DataStream[int])
+    assert_type(windows.reduce(larger, amounts_of), DataStream[int])
     assert_type(windows.reduce(larger, Largest()), DataStream[Order])
     assert_type(orders(env).window_all(minute).process(Everything()), DataStream[int])
     assert_type(windows.side_output_late_data(OutputTag("late orders", Order)).reduce(larger), DataStream[Order])
@@ -226,6 +238,7 @@ def test_functions_of_windows_take_what_the_stream_is_of(env: StreamExecutionEnv
     numbers = amounts.key_by(lambda amount: amount).window(minute)
     numbers.process(Total())  # type: ignore[arg-type]
     numbers.apply(Largest())  # type: ignore[arg-type]
+    numbers.apply(amounts_of)  # type: ignore[arg-type]
     numbers.aggregate(Sum(), Largest())  # type: ignore[arg-type]
     windows.aggregate(Sum())  # type: ignore[arg-type]
     amounts.window_all(minute).process(Everything())  # type: ignore[arg-type]
