@@ -46,6 +46,12 @@ ALSO_OF = {
     "azure": ("state/files/objects.py", "state/files/filesystem.py"),
     "gcs": ("state/files/objects.py", "state/files/filesystem.py"),
     "hudi": ("api/connectors/lake/reading.py",),
+    "mariadb": (
+        "api/connectors/sql/connecting.py",
+        "api/connectors/sql/database.py",
+        "api/connectors/sql/dialects.py",
+        "api/connectors/sql/rows.py",
+    ),
     "registry": ("api/formats/avro_messages.py",),
     "hdfs": ("state/files/filesystem.py",),
     "s3": ("state/files/objects.py", "state/files/filesystem.py", "state/checkpoints/leases.py"),

@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from headrace.engine.errors import ConfigurationError
 
 from ...arguments.places import lasting_place
 from .dialects import BUSY_TIMEOUT_S, POSTGRESQL, SQLITE, Dialect, psycopg_driver
+from .mariadb import MARIADB, pymysql_driver
 
 __all__ = ["connected", "connector_of", "dialect_named", "table_path"]
 
 CONNECT_TIMEOUT_S = 10
 
-_DIALECTS = {"sqlite": SQLITE, "sqlite3": SQLITE, "postgresql": POSTGRESQL, "postgres": POSTGRESQL}
+_DIALECTS = {
+    "sqlite": SQLITE,
+    "sqlite3": SQLITE,
+    "postgresql": POSTGRESQL,
+    "postgres": POSTGRESQL,
+    "mariadb": MARIADB,
+}
 
 
 def dialect_named(name: str) -> Dialect:
@@ -30,14 +37,14 @@ def dialect_named(name: str) -> Dialect:
         ConfigurationError: If there is none.
     """
     if name not in _DIALECTS:
-        message = f"dialect must be sqlite or postgresql; got {name!r}"
+        message = f"dialect must be sqlite, postgresql or mariadb; got {name!r}"
         raise ConfigurationError(message)
     return _DIALECTS[name]
 
 
 def connector_of(url: str) -> tuple[Dialect, Callable[[], Any]]:
-    """Return how to connect to what a URL names: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
-    ``postgresql://user:password@host:port/database``.
+    """Return how to connect to what a URL names: ``sqlite:///relative.db``, ``sqlite:////absolute.db``,
+    ``postgresql://user:password@host:port/database`` or ``mariadb://user:password@host:port/database``.
 
     Raises:
         ConfigurationError: If the URL cannot be understood. Its text is not shown: it may hold a password.
@@ -49,21 +56,23 @@ def connector_of(url: str) -> tuple[Dialect, Callable[[], Any]]:
             message = "a SQLite URL must name a file: sqlite:///relative.db or sqlite:////absolute.db"
             raise ConfigurationError(message)
         return SQLITE, _SqliteConnector(lasting_place(path, "the file of a SQLite URL"))
-    if scheme in ("postgresql", "postgres"):
+    if scheme in ("postgresql", "postgres", "mariadb"):
+        server = "MariaDB" if scheme == "mariadb" else "PostgreSQL"
         try:
             path = urlsplit(url).path
             is_complete = bool(path.strip("/"))
         except ValueError:
             path, is_complete = "", False
         if "@" in path or url.partition("?")[0].count("@") > 1:  # the driver would take the rest for a host
-            message = "user and password of a PostgreSQL URL must be written without '@' and '/'"
+            message = f"user and password of a {server} URL must be written without '@' and '/'"
             raise ConfigurationError(message, hint="write %40 and %2F, or give a function that connects")
         if not is_complete:
-            message = "a PostgreSQL URL must name a database: postgresql://user:password@host:port/database"
+            message = f"a {server} URL must name a database: {scheme}://user:password@host:port/database"
             raise ConfigurationError(message)
-        return POSTGRESQL, _PostgresqlConnector(url)
-    message = f"a database URL must begin with sqlite: or postgresql:; got {scheme!r}"
-    raise ConfigurationError(message, hint="for other ways to connect give a function and its dialect")
+        return (MARIADB, _mariadb_connector(url)) if scheme == "mariadb" else (POSTGRESQL, _PostgresqlConnector(url))
+    message = f"a database URL must begin with sqlite:, postgresql: or mariadb:; got {scheme!r}"
+    hint = "for other ways to connect give a function and its dialect"
+    raise ConfigurationError(message, hint="MySQL is not MariaDB, and is not supported" if scheme == "mysql" else hint)
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,34 @@ class _PostgresqlConnector:
         return f"_PostgresqlConnector({parts.netloc.rpartition('@')[2] + parts.path!r})"
 
 
+@dataclass(frozen=True)
+class _MariadbConnector:
+    host: str
+    port: int
+    database: str
+    user: str
+    password: str = field(repr=False)
+
+    def __call__(self) -> Any:
+        return pymysql_driver().connect(
+            host=self.host, port=self.port, user=self.user, password=self.password, database=self.database,
+            charset="utf8mb4", connect_timeout=CONNECT_TIMEOUT_S, program_name="headrace",
+        )  # fmt: skip
+
+
+def _mariadb_connector(url: str) -> _MariadbConnector:
+    parts = urlsplit(url)
+    try:
+        port = parts.port or 3306
+    except ValueError:
+        port = 0
+    if not port or not parts.hostname or parts.query:
+        message = "a MariaDB URL has a host, a port that is a number, and no options"
+        raise ConfigurationError(message, hint="for TLS and other options give a function and its dialect")
+    database, user = unquote(parts.path.strip("/")), unquote(parts.username or "")
+    return _MariadbConnector(parts.hostname, port, database, user, unquote(parts.password or ""))
+
+
 def connected(connection: str | Callable[[], Any], dialect: str | None) -> tuple[Dialect, Callable[[], Any]]:
     """Return the dialect of what a program says of its database, and how to connect to it.
 
@@ -104,7 +141,7 @@ def connected(connection: str | Callable[[], Any], dialect: str | None) -> tuple
         return found, connect
     if dialect is None or not callable(connection):
         message = "connection must be a URL, or a function together with its dialect"
-        raise ConfigurationError(message, hint="dialect='postgresql' or dialect='sqlite'")
+        raise ConfigurationError(message, hint="dialect='postgresql', 'mariadb' or 'sqlite'")
     return dialect_named(dialect), connection
 
 

@@ -154,19 +154,19 @@ class Bookkeeping:
         if all(self._dialect.describe(cursor, (*self._schema, name)) is not None for name in names):
             return  # so that later runs need no right to make tables
         self._dialect.lock_bookkeeping(cursor)
-        blob = self._dialect.blob
+        blob, text = self._dialect.blob, self._dialect.key_text
         for statement in (
-            "CREATE TABLE IF NOT EXISTS {sinks} (sink_id TEXT PRIMARY KEY, job TEXT NOT NULL,"
+            f"CREATE TABLE IF NOT EXISTS {{sinks}} (sink_id {text} PRIMARY KEY, job {text} NOT NULL,"
             " epoch BIGINT NOT NULL, attempt BIGINT NOT NULL, pruned_before_ms BIGINT NOT NULL)",
-            "CREATE TABLE IF NOT EXISTS {jobs} (sink_id TEXT, job TEXT, PRIMARY KEY (sink_id, job))",
-            "CREATE TABLE IF NOT EXISTS {commits} (sink_id TEXT, txn TEXT, checkpoint_id BIGINT NOT NULL,"
+            f"CREATE TABLE IF NOT EXISTS {{jobs}} (sink_id {text}, job {text}, PRIMARY KEY (sink_id, job))",
+            f"CREATE TABLE IF NOT EXISTS {{commits}} (sink_id {text}, txn {text}, checkpoint_id BIGINT NOT NULL,"
             " num_rows BIGINT NOT NULL, prepared_ms BIGINT NOT NULL, PRIMARY KEY (sink_id, txn))",
-            "CREATE TABLE IF NOT EXISTS {staged} (sink_id TEXT, txn TEXT, piece BIGINT, job TEXT NOT NULL,"
+            f"CREATE TABLE IF NOT EXISTS {{staged}} (sink_id {text}, txn {text}, piece BIGINT, job {text} NOT NULL,"
             " epoch BIGINT NOT NULL, attempt BIGINT NOT NULL, staged_ms BIGINT NOT NULL,"
             " retained SMALLINT NOT NULL DEFAULT 0,"
             f" num_rows BIGINT NOT NULL, data {blob} NOT NULL, PRIMARY KEY (sink_id, txn, piece))",
         ):
-            self._execute(cursor, statement)
+            self._execute(cursor, statement + self._dialect.table_options)
 
     def take_over(self, cursor: Any) -> bool:
         """Shut out earlier attempts of this job, and other jobs for good; False if this attempt had done so before.
@@ -178,7 +178,7 @@ class Bookkeeping:
         self._execute(
             cursor,
             "INSERT INTO {sinks} (sink_id, job, epoch, attempt, pruned_before_ms) VALUES (?, ?, ?, ?, 0)"
-            " ON CONFLICT (sink_id) DO NOTHING",
+            + self._dialect.or_nothing,
             *(self.sink_id, self._job, epoch, attempt),
         )
         job, *found = self._owner(cursor, self._dialect.exclusive_lock())
@@ -186,7 +186,7 @@ class Bookkeeping:
             past = "SELECT 1 FROM {jobs} WHERE sink_id = ? AND job = ?"
             if self._execute(cursor, past, self.sink_id, self._job).fetchone() is not None:
                 raise self._fenced(job, found)
-            retire = "INSERT INTO {jobs} (sink_id, job) VALUES (?, ?) ON CONFLICT DO NOTHING"
+            retire = "INSERT INTO {jobs} (sink_id, job) VALUES (?, ?)" + self._dialect.or_nothing
             self._execute(cursor, retire, self.sink_id, job)
         elif tuple(found) > self._attempt:
             raise self._fenced(job, found)
@@ -241,7 +241,7 @@ class Bookkeeping:
         self._execute(
             cursor,
             "INSERT INTO {commits} (sink_id, txn, checkpoint_id, num_rows, prepared_ms)"
-            " VALUES (?, ?, ?, ?, ?) ON CONFLICT (sink_id, txn) DO NOTHING",
+            " VALUES (?, ?, ?, ?, ?)" + self._dialect.or_nothing,
             *(origin, txn, checkpoint_id, num_rows, prepared_ms),
         )
         return bool(cursor.rowcount)
@@ -305,7 +305,7 @@ class Bookkeeping:
         self._execute(
             cursor,
             "INSERT INTO {staged} (sink_id, txn, piece, job, epoch, attempt, staged_ms, num_rows, data)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sink_id, txn, piece) DO NOTHING",
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)" + self._dialect.or_nothing,
             *(self.sink_id, txn, piece, self._job, *self._attempt, staged_ms, num_rows, data),
         )
 

@@ -1,8 +1,8 @@
 """What differs between databases: connecting, quoting, types, locking, and which errors will not pass.
 
-Two are known, SQLite through the standard library and PostgreSQL through ``psycopg``. Everything else of the SQL sink
-is written against `Dialect`. Identifiers are always quoted by it, values are always parameters: no name and no record
-can become a piece of a statement.
+Three are known: SQLite through the standard library, PostgreSQL through ``psycopg``, and MariaDB, which has a module of
+its own (`headrace.connectors.sql.mariadb`). Everything else of the SQL sink is written against `Dialect`. Identifiers
+are always quoted by it, values are always parameters: no name and no record can become a piece of a statement.
 
 A transaction of ours is short, and holds up others not for long if its process is stopped in the middle: on PostgreSQL
 the server ends it after `IDLE_TRANSACTION_S`, on SQLite the operating system gives its lock back when the process dies.
@@ -22,6 +22,8 @@ from headrace.state.credentials import masked
 from headrace.state.extras import needs
 
 __all__ = [
+    "IDLE_TRANSACTION_S",
+    "LOCK_TIMEOUT_S",
     "POSTGRESQL",
     "SQLITE",
     "Column",
@@ -60,10 +62,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """What a database says of a table: columns by name, and its unique keys."""
+    """What a database says of a table.
+
+    Attributes:
+        columns: By name.
+        keys: Sets of columns that are unique together.
+        is_transactional: Whether what is written can be taken back.
+        num_unique: How many unique keys there are, if a row that is written by key is found by any of them; else 0.
+    """
 
     columns: dict[str, Column]
     keys: tuple[frozenset[str], ...]
+    is_transactional: bool = True
+    num_unique: int = 0
 
 
 class Dialect(Protocol):
@@ -73,6 +84,12 @@ class Dialect(Protocol):
     placeholder: str
     blob: str
     """The type of bytes."""
+    key_text: str
+    """The type of texts that are a part of a key, told apart by each of their letters."""
+    table_options: str
+    """Behind a ``CREATE TABLE`` of ours."""
+    or_nothing: str
+    """Behind an insert into one of ours: what is there stays, and does not count."""
 
     def quoted(self, *names: str) -> str:
         """Names as one identifier: schema and table, or a column."""
@@ -122,6 +139,10 @@ class Dialect(Protocol):
         """Add rows in bulk; names are quoted."""
         ...
 
+    def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
+        """Return the statement that adds a row, or changes the one of its key; names are quoted."""
+        ...
+
 
 # --------------------------------------------------------------------------------------------------------------- SQLite
 _SQLITE_FAMILIES = (
@@ -150,6 +171,9 @@ class _Sqlite:
     name = "sqlite"
     placeholder = "?"
     blob = "BLOB"
+    key_text = "TEXT"
+    table_options = ""
+    or_nothing = " ON CONFLICT DO NOTHING"
 
     def quoted(self, *names: str) -> str:
         return ".".join('"' + name.replace('"', '""') + '"' for name in names)
@@ -222,6 +246,9 @@ class _Sqlite:
         marks = ", ".join("?" for _ in columns)
         cursor.executemany(f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks})", rows)
 
+    def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
+        return _upsert(target, columns, keys, self.placeholder)
+
 
 # ----------------------------------------------------------------------------------------------------------- PostgreSQL
 _POSTGRESQL_FAMILIES = {
@@ -266,6 +293,9 @@ class _Postgresql:
     name = "postgresql"
     placeholder = "%s"
     blob = "BYTEA"
+    key_text = "TEXT"
+    table_options = ""
+    or_nothing = " ON CONFLICT DO NOTHING"
 
     def quoted(self, *names: str) -> str:
         return ".".join('"' + name.replace('"', '""').replace("%", "%%") + '"' for name in names)
@@ -323,6 +353,16 @@ class _Postgresql:
         with cursor.copy(statement) as copy:
             for row in rows:
                 copy.write_row(row)
+
+    def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
+        return _upsert(target, columns, keys, self.placeholder)
+
+
+def _upsert(target: str, columns: Sequence[str], keys: Sequence[str], mark: str) -> str:
+    rest = [name for name in columns if name not in keys]
+    marks = ", ".join(mark for _ in columns)
+    change = f"DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in rest)}" if rest else "DO NOTHING"
+    return f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT ({', '.join(keys)}) {change}"
 
 
 def _postgresql_family(declared: str) -> str:

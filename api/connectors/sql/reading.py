@@ -30,6 +30,7 @@ from headrace.state.values.json_text import json_text
 
 from .database import Database
 from .dialects import Dialect, Table
+from .mariadb import of_mariadb
 from .rows import converter_of
 
 __all__ = ["PAGE_ROWS", "ReadSettings", "SqlLookup", "TableRows"]
@@ -171,8 +172,7 @@ class TableRows:
         return value if value.is_valid else None
 
     def _column(self, values: Sequence[Any], item: pa.Field) -> pa.Array:
-        is_sqlite = self._settings.dialect.name == "sqlite"
-        convert = _of_sqlite(item.type) if is_sqlite else _of_postgresql(item.type)
+        convert = _CONVERSIONS[self._settings.dialect.name](item.type)
         try:
             if convert is not None:
                 values = [None if value is None else convert(value) for value in values]
@@ -301,3 +301,7 @@ def _of_postgresql(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 def _is_json(value: Any) -> bool:
     return isinstance(value, (dict, list, int, float, bool))
+
+
+_CONVERSIONS = {"sqlite": _of_sqlite, "postgresql": _of_postgresql, "mariadb": of_mariadb}
+"""By dialect, what finds a conversion for a type."""

@@ -28,6 +28,7 @@ from headrace.state.values.json_text import json_text
 from headrace.state.values.serde import columns_as
 
 from .dialects import Column, Dialect, Table
+from .mariadb import MARIADB, to_mariadb
 
 __all__ = ["RowLayout", "RowPlan", "check_table", "converter_of"]
 
@@ -105,10 +106,16 @@ def check_table(layout: RowLayout, table: Table | None, dialect: Dialect) -> Tab
             found = by_name.get(name) or (fields[index] if len(fields) == len(names) else None)
             if found is not None:
                 converter_of(table.columns[name], found.type, dialect)
+    if not table.is_transactional:
+        message = f"table {layout.name!r} has no transactions: what fails could not be taken back"
+        raise ConfigurationError(message, hint="ALTER TABLE ... ENGINE = InnoDB")
     if layout.key and frozenset(layout.key) not in table.keys:
         message = f"table {layout.name!r} has no primary key or unique index on {sorted(layout.key)}"
         hint = "rows are found again by the key, so the database must know that it is one"
         raise ConfigurationError(message, hint=hint)
+    if layout.key and table.num_unique > 1:
+        message = f"table {layout.name!r} has unique keys beside {sorted(layout.key)}: rows are found by any of them"
+        raise ConfigurationError(message, hint="drop the others, or write without a key")
     return table
 
 
@@ -165,15 +172,10 @@ class RowPlan:
         mark = dialect.placeholder
         quoted = [dialect.quoted(name) for name in self.names]
         keys = [dialect.quoted(name) for name in layout.key]
-        rest = [name for name in quoted if name not in keys]
-        marks = ", ".join(mark for _ in quoted)
-        change = f"DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in rest)}" if rest else "DO NOTHING"
         self._target = target
         self._quoted = quoted
         self._dialect = dialect
-        self._upsert = (
-            f"INSERT INTO {target} ({', '.join(quoted)}) VALUES ({marks}) ON CONFLICT ({', '.join(keys)}) {change}"
-        )
+        self._upsert = dialect.upsert(target, quoted, keys) if keys else ""
         self._delete = f"DELETE FROM {target} WHERE {' AND '.join(f'{name} = {mark}' for name in keys)}"
 
     def write(self, cursor: Any, records: Sequence[pa.RecordBatch]) -> None:
@@ -298,6 +300,8 @@ def converter_of(column: Column, kind: pa.DataType, dialect: Dialect) -> Convert
         fits = (kinds.is_boolean(kind) and column.family == "int") or (
             kinds.is_timestamp(kind) and column.family == "timestamp"
         )
+    if dialect is MARIADB:
+        fits = _fits_mariadb(column, kind, fits)
     if fits and (column.family == "decimal" or _has_numeric_affinity(column)) and kinds.is_decimal(kind) and is_sqlite:
         fits = kind.precision <= MAX_SQLITE_DIGITS
     is_text = kinds.is_string(kind) or kinds.is_large_string(kind)
@@ -308,12 +312,21 @@ def converter_of(column: Column, kind: pa.DataType, dialect: Dialect) -> Convert
         hint = "cast them in the program, or declare another column type"
         if kinds.is_timestamp(kind) and column.family.startswith("timestamp"):
             hint = "times with a zone and times without are not the same: say in the program which zone is meant"
-        elif kinds.is_decimal(kind):
+        elif kinds.is_decimal(kind) and is_sqlite:
             hint = "SQLite keeps 15 digits of a number: use a TEXT column for more"
         elif is_text and _has_numeric_affinity(column):
             hint = f"SQLite makes numbers of digits in a column of type {column.type}: use a TEXT column"
         raise TypeMismatchError(message, hint=hint)
+    if dialect is MARIADB:
+        return to_mariadb(kind, column)
     return _sqlite_value(kind) if is_sqlite else _postgresql_value(kind, column)
+
+
+def _fits_mariadb(column: Column, kind: pa.DataType, fits: bool) -> bool:
+    """Its truths are small integers, and it rounds what a decimal has no digits for."""
+    if kinds.is_boolean(kind):
+        return column.type.startswith("tinyint(1)")
+    return fits and not (kinds.is_floating(kind) and column.family == "decimal")
 
 
 def _has_numeric_affinity(column: Column) -> bool:

@@ -62,10 +62,11 @@ class SqlSink:
     """Writes records into a table. Made by `exactly_once` or `at_least_once`.
 
     Common arguments of both:
-        connection: A URL, ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
-            ``postgresql://user:password@host:port/database``; or a function without arguments that gives a new DB-API
-            connection (then ``dialect`` is needed), for passwords that are to be found only where the job runs. A
-            function's SQLite connection must be made with ``check_same_thread=False``.
+        connection: A URL, ``sqlite:///relative.db``, ``sqlite:////absolute.db``,
+            ``postgresql://user:password@host:port/database``, or the same with ``mariadb:``; or a function without
+            arguments that gives a new DB-API connection (then ``dialect`` is needed), for passwords that are to be
+            found only where the job runs. A function's SQLite connection must be made with
+            ``check_same_thread=False``.
         table: The table, which must be there: ``"table"`` or ``"schema.table"``, or a pair for names with dots.
         columns: The columns that are written. Records with fields of these names may have others, too; tuples are taken
             by position. None: all fields of the records.
@@ -75,7 +76,7 @@ class SqlSink:
             needs a primary key or a unique index on them.
         delete_column: A boolean field of the records that is no column: where it is true, the row of the record's key
             is deleted.
-        dialect: ``sqlite`` or ``postgresql``; needed with a function only.
+        dialect: ``sqlite``, ``postgresql`` or ``mariadb``; needed with a function only.
         options: How rows are brought to the database.
 
     Values: booleans, integers, floats, decimals, text, bytes, dates, times, timestamps with and without zone, durations

@@ -49,10 +49,11 @@ class SqlSource(Source[dict[str, Any]]):
     """Gives the rows of a table, which must be there, as columns.
 
     Args:
-        connection: A URL, as ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or
-            ``postgresql://user:password@host:port/database``; or a function without arguments that gives a new DB-API
-            connection (then ``dialect`` is needed), for passwords that are to be found only where the job runs. A
-            function's SQLite connection must be made with ``check_same_thread=False``.
+        connection: A URL, as ``sqlite:///relative.db``, ``sqlite:////absolute.db``,
+            ``postgresql://user:password@host:port/database``, or the same with ``mariadb:``; or a function without
+            arguments that gives a new DB-API connection (then ``dialect`` is needed), for passwords that are to be
+            found only where the job runs. A function's SQLite connection must be made with
+            ``check_same_thread=False``.
         table: Its name: ``"table"`` or ``"schema.table"``, or a pair for names with dots.
         schema: The columns that are read, with their types: a schema, or a mapping from column to type.
         key: Some of them, by which the database tells rows apart, and which no row lacks. With one of integers and
@@ -61,7 +62,7 @@ class SqlSource(Source[dict[str, Any]]):
         ranges: How the table is cut into parts that are read at the same time; None to read it in one.
         follow: The column by which rows are found that come later; the source has no end then. None: the table is read
             once.
-        dialect: ``sqlite`` or ``postgresql``; needed with a function only.
+        dialect: ``sqlite``, ``postgresql`` or ``mariadb``; needed with a function only.
         max_retries: How often a question that failed is asked again, with pauses, before the job fails.
 
     Guarantees: exactly once. Read once with a key: each row that is there all the time, whatever else changes.

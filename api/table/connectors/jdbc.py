@@ -1,4 +1,4 @@
-"""Tables of a database: ``'connector' = 'jdbc'``, for SQLite and PostgreSQL, by drivers of Python.
+"""Tables of a database: ``'connector' = 'jdbc'``, for SQLite, PostgreSQL and MariaDB, by drivers of Python.
 
 Source: Flink's documentation ("JDBC SQL Connector"); ``LookupOptions``, FLIP-221.
 """
@@ -156,8 +156,8 @@ def _with_credentials(url: str, user: str | None, password: str | None) -> str:
     if user is None and password is None:
         return url
     scheme, _, rest = url.partition("://")
-    if user is None or "@" in rest or not scheme.startswith("postgres"):
-        message = "username and password are those of a PostgreSQL URL that has none itself, both of them"
+    if user is None or "@" in rest or not scheme.startswith(("postgres", "mariadb")):
+        message = "username and password are those of the URL of a server that has none itself, both of them"
         raise ConfigurationError(message)
     secret = "" if password is None else f":{quote(password, safe='')}"
     return f"{scheme}://{quote(user, safe='')}{secret}@{rest}"

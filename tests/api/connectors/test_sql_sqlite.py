@@ -355,7 +355,7 @@ def test_a_null_key_is_refused(db):
         ({"table": "a.b.c"}, "table must be a name"),
         ({"connection": "sqlite://"}, "must name a file"),
         ({"connection": "sqlite:///:memory:"}, "must name a file"),
-        ({"connection": "mysql://u:p4ss@h/d"}, "must begin with sqlite: or postgresql:; got 'mysql'"),
+        ({"connection": "mysql://u:p4ss@h/d"}, "must begin with sqlite:, postgresql: or mariadb:; got 'mysql'"),
         ({"connection": "postgresql://u:p4ss@h"}, "must name a database"),
         ({"connection": "postgresql://u:p4ss@x@h/d"}, "without '@' and '/'"),
         ({"connection": "postgresql://u:p4/ss@h/d"}, "without '@' and '/'"),

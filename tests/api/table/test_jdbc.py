@@ -351,8 +351,8 @@ def test_a_table_that_is_another_is_told(columns, message, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("'url' = 'jdbc:oracle:thin'", "must begin with sqlite: or postgresql:"),
-        ("'url' = 'jdbc:sqlite:x.db', 'username' = 'me'", "those of a PostgreSQL URL"),
+        ("'url' = 'jdbc:oracle:thin'", "must begin with sqlite:, postgresql: or mariadb:"),
+        ("'url' = 'jdbc:sqlite:x.db', 'username' = 'me'", "those of the URL of a server"),
         ("'url' = 'jdbc:sqlite:x.db', 'lookup.cache' = 'FULL'", "one of NONE, PARTIAL"),
         ("'url' = 'jdbc:sqlite:x.db', 'lookup.cache' = 'PARTIAL', 'lookup.partial-cache.max-rows' = '0'", "at least 1"),
         ("'url' = 'jdbc:sqlite:x.db', 'lookup.max-retries' = '-1'", "at least 0"),

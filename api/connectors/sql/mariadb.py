@@ -1,0 +1,311 @@
+"""What MariaDB needs to be said differently, by the driver ``PyMySQL``.
+
+Its ways of making something else of a value are all shut: a session is strict, takes 0 as a number and no zero dates,
+and what it would round or cut without a word (fractions of seconds, digits of decimals) is refused before it is sent.
+Transactions are only where InnoDB is, and a commit that has returned is only there to stay where its log is written at
+each: tables of other engines and servers with other settings are refused as sinks. "On duplicate key" means any unique
+key, so a table that is written by key may have no other one.
+
+A transaction of ours ends after `IDLE_TRANSACTION_S` without a statement, and waits for others `LOCK_TIMEOUT_S`.
+
+Source: MariaDB's documentation of 10.11; Flink's ``MySqlDialect``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.state.extras import needs
+from headrace.state.values.json_text import json_text
+
+from .dialects import IDLE_TRANSACTION_S, LOCK_TIMEOUT_S, Column, Dialect, Table
+
+__all__ = ["MARIADB", "of_mariadb", "pymysql_driver", "to_mariadb"]
+
+_SQL_MODE = (
+    "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
+    "NO_AUTO_VALUE_ON_ZERO"
+)
+
+_FAMILIES = {
+    "tinyint": "int",
+    "smallint": "int",
+    "mediumint": "int",
+    "int": "int",
+    "bigint": "int",
+    "year": "int",
+    "double": "float",
+    "decimal": "decimal",
+    "char": "text",
+    "varchar": "text",
+    "tinytext": "text",
+    "text": "text",
+    "mediumtext": "text",
+    "longtext": "text",
+    "binary": "bytes",
+    "varbinary": "bytes",
+    "tinyblob": "bytes",
+    "blob": "bytes",
+    "mediumblob": "bytes",
+    "longblob": "bytes",
+    "date": "date",
+    "time": "time",
+    "datetime": "timestamp",
+    "timestamp": "timestamptz",
+    "uuid": "uuid",
+}
+"""By type. Others take no values, ``float`` among them: the server shows six digits of one."""
+
+_DESCRIBE_TABLE = "SELECT engine FROM information_schema.tables WHERE table_schema = {schema} AND table_name = %s"
+
+_DESCRIBE_COLUMNS = """
+SELECT column_name, data_type, column_type,
+       is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
+       is_generated <> 'NEVER'
+FROM information_schema.columns WHERE table_schema = {schema} AND table_name = %s ORDER BY ordinal_position
+"""
+
+_DESCRIBE_KEYS = """
+SELECT index_name, column_name, sub_part IS NULL
+FROM information_schema.statistics WHERE table_schema = {schema} AND table_name = %s AND non_unique = 0
+"""
+
+_DATA_ERRORS = frozenset({1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1451, 1452, 4025})
+"""Of a row: nulls, doubles, ranges, cuts, wrong values, lengths, foreign keys, CHECK."""
+
+
+class _Mariadb:
+    name = "mariadb"
+    placeholder = "%s"
+    blob = "LONGBLOB"
+    key_text = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
+    table_options = " ENGINE = InnoDB"
+    or_nothing = " ON DUPLICATE KEY UPDATE sink_id = sink_id"
+
+    def quoted(self, *names: str) -> str:
+        return ".".join("`" + name.replace("`", "``").replace("%", "%%") + "`" for name in names)
+
+    def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
+        rest = [name for name in columns if name not in keys] or [keys[0]]
+        changes = ", ".join(f"{name} = VALUES({name})" for name in rest)
+        marks = ", ".join("%s" for _ in columns)
+        return f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks}) ON DUPLICATE KEY UPDATE {changes}"
+
+    def prepare(self, connection: Any, *, only_reads: bool = False) -> None:
+        driver = pymysql_driver()
+        if connection.client_flag & driver.constants.CLIENT.FOUND_ROWS:
+            message = "a connection to MariaDB must not be made with CLIENT.FOUND_ROWS: rows that are there would count"
+            raise ConfigurationError(message)
+        with connection.cursor(driver.cursors.Cursor) as cursor:
+            cursor.execute("SET NAMES utf8mb4")
+            cursor.execute(
+                f"SET SESSION sql_mode = '{_SQL_MODE}', time_zone = '+00:00', autocommit = 0,"
+                f" innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, lock_wait_timeout = {LOCK_TIMEOUT_S},"
+                f" idle_transaction_timeout = {IDLE_TRANSACTION_S}"
+            )
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            if not only_reads:
+                cursor.execute("SELECT @@innodb_flush_log_at_trx_commit")
+                [setting] = cursor.fetchone()
+                if setting not in (1, 3):
+                    message = (
+                        f"innodb_flush_log_at_trx_commit of the server is {setting}: it may lose what it committed"
+                    )
+                    raise ConfigurationError(message, hint="set it to 1")
+        connection.commit()
+
+    def begin(self, connection: Any, *, only_reads: bool = False) -> Any:
+        connection.begin()
+        return connection.cursor(pymysql_driver().cursors.Cursor)
+
+    def commit(self, connection: Any) -> None:
+        connection.commit()
+
+    def rollback(self, connection: Any) -> None:
+        if connection.open:
+            connection.rollback()
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        return (pymysql_driver().err.Error,)
+
+    def is_about_records(self, error: Exception) -> bool:
+        driver = pymysql_driver()
+        if isinstance(error, (driver.err.DataError, driver.err.IntegrityError)):
+            return True
+        if isinstance(error, driver.err.ProgrammingError) and "can not be used with MySQL" in str(error):
+            return True  # what is no number
+        return bool(error.args) and error.args[0] in _DATA_ERRORS
+
+    def describe(self, cursor: Any, path: tuple[str, ...]) -> Table | None:
+        schema = "%s" if len(path) == 2 else "DATABASE()"
+        cursor.execute(_DESCRIBE_TABLE.format(schema=schema), path)
+        found = cursor.fetchone()
+        if found is None:
+            return None
+        cursor.execute(_DESCRIBE_COLUMNS.format(schema=schema), path)
+        columns = {
+            name: Column(name, declared, _FAMILIES.get(kind, "other"), bool(is_required), bool(is_generated))
+            for name, kind, declared, is_required, is_generated in cursor.fetchall()
+        }
+        cursor.execute(_DESCRIBE_KEYS.format(schema=schema), path)
+        keys: dict[str, set[str]] = {}
+        of_parts = set()
+        for index, name, is_whole in cursor.fetchall():
+            keys.setdefault(index, set()).add(name)
+            if not is_whole:
+                of_parts.add(index)
+        whole = tuple(frozenset(names) for index, names in keys.items() if index not in of_parts)
+        # Of a view the engine is none.
+        return Table(columns, whole, is_transactional=found[0] in (None, "InnoDB"), num_unique=len(keys))
+
+    def lock_bookkeeping(self, cursor: Any) -> None:
+        """Making a table locks its name."""
+
+    def share_lock(self) -> str:
+        return " LOCK IN SHARE MODE"
+
+    def exclusive_lock(self) -> str:
+        return " FOR UPDATE"
+
+    def insert_many(self, cursor: Any, target: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        marks = ", ".join("%s" for _ in columns)
+        some = list(rows)
+        if some:
+            cursor.executemany(f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks})", some)
+
+
+def pymysql_driver() -> Any:
+    """Import MariaDB's driver.
+
+    Raises:
+        ConfigurationError: If it is not installed.
+    """
+    with needs("MariaDB needs PyMySQL, which is not installed", "mariadb"):
+        import pymysql
+        import pymysql.constants.CLIENT
+        import pymysql.cursors
+    return pymysql
+
+
+MARIADB: Dialect = _Mariadb()
+
+
+# --------------------------------------------------------------------------------------------------------------- values
+def to_mariadb(kind: pa.DataType, column: Column) -> Callable[[Any], Any] | None:
+    """Return what makes parameters of values of a type for a column; None for as they are."""
+    family = column.family
+    if kinds.is_boolean(kind):
+        return int
+    if kinds.is_nested(kind):
+        return json_text
+    if kinds.is_timestamp(kind):
+        if family == "text":
+            return lambda value: value.isoformat(sep=" ")
+        return functools.partial(_timestamp, _step_us(column), column.name)
+    if kinds.is_time(kind):
+        return time.isoformat if family == "text" else functools.partial(_time, _step_us(column), column.name)
+    if kinds.is_date(kind) and family == "text":
+        return date.isoformat
+    if kinds.is_decimal(kind):
+        return str if family == "text" else functools.partial(_decimal, _scale(column), column.name)
+    return None
+
+
+def _parameters(column: Column) -> list[int]:
+    """The numbers in brackets of a column's type."""
+    inside = column.type.partition("(")[2].partition(")")[0]
+    return [int(part) for part in inside.split(",")] if inside else []
+
+
+def _step_us(column: Column) -> int:
+    """How many microseconds the next time is away that a column keeps."""
+    return int(10 ** (6 - (_parameters(column) or [0])[0]))
+
+
+def _scale(column: Column) -> int:
+    return (*_parameters(column), 0, 0)[1]
+
+
+def _timestamp(step_us: int, name: str, value: datetime) -> datetime:
+    _check_fraction(step_us, name, value)
+    return value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
+
+
+def _time(step_us: int, name: str, value: time) -> time:
+    _check_fraction(step_us, name, value)
+    return value
+
+
+def _check_fraction(step_us: int, name: str, value: datetime | time) -> None:
+    if value.microsecond % step_us:
+        message = f"column {name!r} would cut the fraction of {value.isoformat()}"
+        raise TypeMismatchError(message, hint="declare it with 6 digits, as DATETIME(6), or cut it in the program")
+
+
+_EXACT = Context(prec=100)
+"""Holds the digits of every decimal of Arrow."""
+
+
+def _decimal(scale: int, name: str, value: Decimal) -> Decimal:
+    if value != value.quantize(Decimal(1).scaleb(-scale), context=_EXACT):
+        message = f"column {name!r} would round {value} to {scale} digits behind the point"
+        raise TypeMismatchError(message, hint="round it in the program, or declare the column with more digits")
+    return value
+
+
+def of_mariadb(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what makes a value of a type of what the driver gives; None for as it is."""
+    if kinds.is_boolean(kind):
+        return _truth
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        return lambda value: value if isinstance(value, str) else json_text(value) if _is_number(value) else str(value)
+    if kinds.is_nested(kind):
+        return json.loads
+    if kinds.is_date(kind):
+        return _date
+    if kinds.is_time(kind):
+        return _time_of_day
+    if kinds.is_timestamp(kind):
+        return functools.partial(_moment, timezone.utc if kind.tz else None)
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _truth(value: Any) -> bool:
+    if value not in (0, 1):
+        message = f"expected 0 or 1; got {value!r}"
+        raise ValueError(message)
+    return bool(value)
+
+
+def _date(value: Any) -> date:
+    if not isinstance(value, date):  # the driver gives as a text what is none
+        message = f"{value!r} is no date: MariaDB's zero dates have no counterpart"
+        raise ValueError(message)
+    return value
+
+
+def _moment(zone: timezone | None, value: Any) -> datetime:
+    found = _date(value)
+    assert isinstance(found, datetime)
+    return found.replace(tzinfo=zone)
+
+
+def _time_of_day(value: timedelta) -> time:
+    if not timedelta() <= value < timedelta(days=1):
+        message = f"{value} is no time of a day: MariaDB's TIME may be negative, and beyond 24 hours"
+        raise ValueError(message)
+    minutes, seconds = divmod(value.seconds, 60)
+    return time(*divmod(minutes, 60), seconds, value.microseconds)
