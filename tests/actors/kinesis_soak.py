@@ -100,9 +100,8 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
     producer = Producer(resharded.write, num_records, RATE)
     try:
-        figures = run_job(
-            server, producer, build, finish_when(lambda: len(lines()) >= len(expected), directory), options, directory
-        )
+        finish = finish_when(lambda: len(lines()), len(expected), directory)
+        figures = run_job(server, producer, build, finish, options, directory)
     finally:
         server.kill()
     figures |= {"records": num_records, "reshardings": resharded.num_reshardings, "retries": producer.num_retries}

@@ -81,12 +81,10 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         sink = PulsarSink(server.url, target, value=JsonMessages(COUNTS), key="key")
         count_in_windows(env.from_source(source, strategy, "numbers"), sink, directory)
 
-    def is_there() -> bool:
-        return server.num_messages(target) >= len(expected)
-
+    finish = finish_when(lambda: server.num_messages(target), len(expected), directory)
     producer = Producer(Numbered(server, topics, num_records).write, num_records, RATE)
     try:
-        figures = run_job(server, producer, build, finish_when(is_there, directory), options, directory)
+        figures = run_job(server, producer, build, finish, options, directory)
         lines = server.seen_by_java(target)
     finally:
         server.kill()

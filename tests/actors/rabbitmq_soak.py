@@ -80,15 +80,16 @@ def _soak(server: RabbitmqServer, options: argparse.Namespace, directory: Path) 
         numbers = env.from_source(of_queues, strategy, "queues").union(env.from_source(of_streams, strategy, "streams"))
         count_in_windows(numbers, RabbitStreamSink(server.stream_url, target, value=JsonMessages(COUNTS)), directory)
 
-    def is_there() -> bool:
+    def num_there() -> int:
         connection = StreamConnection(address)
         connection.subscribe(0, target, "last", 0, 1)
         chunk = connection.receive(2)
         connection.close()
-        return chunk is not None and chunk.first_offset + len(chunk.messages) >= len(expected)
+        return 0 if chunk is None else chunk.first_offset + len(chunk.messages)
 
     producer = Producer(write, num_records, RATE)
-    figures = run_job(server, producer, build, finish_when(is_there, directory), options, directory)
+    finish = finish_when(num_there, len(expected), directory)
+    figures = run_job(server, producer, build, finish, options, directory)
     lines = [body.decode() for body in server.streamed(target)]
     return {
         **figures,
