@@ -12,16 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from reading_kit import read_some, reader_of, splits_of
 from search_servers import SearchServer
-from upsert_kit import AT_ONCE, read_some, reader_of, told, written
+from upsert_kit import AT_ONCE, told, written
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.opensearch import JsonMessages, OpenSearchSink, OpenSearchSource, OrderKey, UpsertOptions
 from headrace.connectors.opensearch.client import Service, ServiceError
-from headrace.engine.connectors.contract import (
-    EnumeratorContext,
-    Split,
-)
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import SourceError
 from headrace.testing.upsert_contract import UpsertSubject, keeps_the_newest
 
@@ -138,10 +136,6 @@ def documents_that_are_not_kept_are_an_error(server):
 
 def source_of(server: SearchServer, index: str, **options: Any) -> OpenSearchSource:
     return OpenSearchSource(server.url, index, value=JsonMessages({"n": "int64"}), page_size=7, **options)
-
-
-def splits_of(source: OpenSearchSource) -> list[Split]:
-    return source.create_enumerator(EnumeratorContext(1)).discover().splits
 
 
 def lose_points_in_time(server: SearchServer, splits: list[Split]) -> None:

@@ -6,10 +6,11 @@ The fixtures are classes, not objects, and of session scope, so that hypothesis 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from reading_kit import close_readers, reader_of
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import (
@@ -17,7 +18,6 @@ from headrace.engine.connectors.contract import (
     NOTHING_NOW,
     EnumeratorContext,
     Polled,
-    ReaderContext,
     Split,
     SplitFinished,
 )
@@ -47,18 +47,15 @@ class Reading:
         return [through_json(split) for split in discovery.splits]
 
     def open(self, source: Any) -> Any:
-        reader = source.create_reader()
-        reader.open(
-            ReaderContext(
-                "source",
-                0,
-                self.parallelism,
-                self.clock,
-                self.metrics,
-                lambda batch: self.dead_letters.extend(batch.rows),
-            )
+        return reader_of(
+            source,
+            [],
+            operator_name="source",
+            parallelism=self.parallelism,
+            now_ms=self.clock,
+            metrics=self.metrics,
+            emit_dead_letter=lambda batch: self.dead_letters.extend(batch.rows),
         )
-        return reader
 
     def batches(self, source: Any, max_records: int = 1 << 16, splits: list[Split] | None = None) -> list[Batch]:
         found: list[Batch] = []
@@ -117,6 +114,13 @@ class CrashError(BaseException):
     """The process died here: nothing catches it."""
 
     strikes_from_outside = True
+
+
+@pytest.fixture(autouse=True)
+def no_reader_stays_open() -> Iterator[None]:
+    """What a test has opened by `reading_kit` ends with it, whether or not it comes to its end."""
+    yield
+    close_readers()
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from failing_functions import FailsAtFirst, some
 from hudi_tables import HudiTables
+from reading_kit import reader_of
 from s3_server import s3_bucket, s3_server  # noqa: F401 - fixtures
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
@@ -169,9 +170,7 @@ def test_a_file_that_the_cleaner_has_removed_is_named(tables):
     path = tables.complete(tables.begin(), rows(1))
     [split] = tables.source().create_enumerator(None).discover().splits
     path.unlink()
-    reader = tables.source().create_reader()
-    reader.open(None)
-    reader.add_splits([split])
+    reader = reader_of(tables.source(), [split])
     with pytest.raises(SourceError, match="the cleaner has removed it") as caught:
         reader.poll(10)
     assert caught.value.context["file"] == path.name

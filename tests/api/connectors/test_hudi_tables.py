@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 from hudi_server import hudi_server  # noqa: F401 - fixtures
+from reading_kit import reader_of
 
 from headrace.connectors.hudi import HudiSource
 from headrace.engine.errors import ConfigurationError, SourceError
@@ -123,9 +124,7 @@ def test_what_was_cleaned_and_archived_is_an_error(hudi_server, version, tmp_pat
             hudi_server.write(path, [(1, n, f"v{n}", "2024-01-01")], COLUMNS, "upsert", **short)
         with pytest.raises(SourceError, match="has archived what came behind position"):
             read_more(harness, 2)
-    reader = HudiSource(path).create_reader()
-    reader.open(None)
-    reader.add_splits([split])
+    reader = reader_of(HudiSource(path), [split])
     with pytest.raises(SourceError, match="the cleaner has removed it"):
         reader.poll(10)
     assert [row["name"] for row in HudiSource(path).read().to_pylist()] == ["v6"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +17,14 @@ from certificates import Certificate, new_certificate
 from mqtt_server import MqttServer, program
 from nifi_kit import NiFi
 from raw_service import RawServer
+from reading_kit import Reading
 from server_process import need_client
 
 from headrace.connectors.http import HttpPageSource, HttpSink, JsonMessages, Tls
 from headrace.connectors.mqtt import MqttSink, MqttSource
 from headrace.connectors.nifi import NiFiSink, NiFiSource
 from headrace.engine.columns.records import Batch
-from headrace.engine.connectors.contract import ALL_SPLITS_FINISHED, NOTHING_NOW, EnumeratorContext, ReaderContext
 from headrace.engine.errors import HeadraceError
-from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing.sink_harness import SinkTestHarness
 
 Make = Callable[[Tls], Any]
@@ -103,17 +103,8 @@ def written(sink: Any) -> None:
 
 
 def read(source: Any) -> list[Any]:
-    reader = source.create_reader()
-    reader.open(ReaderContext("in", 0, 1, lambda: 0, MetricGroup(), lambda batch: None, warn=lambda _sentence: None))
-    reader.add_splits(source.create_enumerator(EnumeratorContext(1)).discover().splits)
-    try:
-        while True:
-            found = reader.poll(100)
-            assert found is not ALL_SPLITS_FINISHED
-            if found is not NOTHING_NOW:
-                return [row for part in found if hasattr(part, "batch") for row in part.batch.rows]
-    finally:
-        reader.close()
+    with closing(Reading(source)) as reading:
+        return reading.rows(1)
 
 
 SERVERS = [

@@ -7,7 +7,6 @@ of all kinds), rows that go away, values of all types, tables that will not do.
 from __future__ import annotations
 
 import random
-from contextlib import closing
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from operator import itemgetter
@@ -16,21 +15,17 @@ import pyarrow as pa
 import pytest
 from cassandra_server import cassandra_server  # noqa: F401 - a fixture
 from failing_functions import FailsAtFirst
-from upsert_kit import AT_ONCE, read_some, reader_of, told, written
+from reading_kit import read_some, reader_of, splits_of
+from upsert_kit import AT_ONCE, told, written
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.cassandra import CassandraSink, CassandraSource
-from headrace.engine.connectors.contract import EnumeratorContext, Split
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, TypeMismatchError
 
 
-def splits_of(source):
-    return source.create_enumerator(EnumeratorContext(1)).discover().splits
-
-
 def read_all(source, splits):
-    with closing(reader_of(source, splits)) as reader:
-        return read_some(reader)
+    return read_some(reader_of(source, splits))
 
 
 SHAPES = {

@@ -9,16 +9,13 @@ import pyarrow as pa
 import pytest
 from campaigns import campaign
 from hbase_server import hbase_server  # noqa: F401 - a fixture
-from upsert_kit import AT_ONCE, read_some, reader_of, told, written
+from reading_kit import read_some, reader_of, splits_of
+from upsert_kit import AT_ONCE, told, written
 
 from headrace.connectors.hbase import HbaseSink, HbaseSource
-from headrace.engine.connectors.contract import EnumeratorContext, Split
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
-
-
-def splits_of(source):
-    return source.create_enumerator(EnumeratorContext(1)).discover().splits
 
 
 def subject_of(server):
@@ -69,7 +66,6 @@ def test_regions_are_splits_whose_rows_come_once(hbase_server):  # noqa: F811
         reader = reader_of(source, splits)
         came = read_some(reader, 11)
         splits = reader.snapshot()
-        reader.close()
         found += came
         if not came:
             break

@@ -14,9 +14,8 @@ from reading_kit import Reading
 
 from headrace.connectors.http import HttpEventSource, HttpLineSource, HttpPageSource, HttpSink, JsonMessages
 from headrace.connectors.http.client import Endpoint, HttpAwayError, HttpClient
-from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
+from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import HeadraceError
-from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing.sink_harness import SinkTestHarness
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -179,24 +178,18 @@ def lines_behind(request, sends_own):
 
 @pytest.mark.parametrize("sends_own", [False, True])
 def test_lines_that_are_no_json_are_passed_over_once(sends_own):
-    letters = []
     with RawServer(lambda request: lines_behind(request, sends_own)) as server:
         source = HttpLineSource(
             server.url, value=JsonMessages(), cursor="/n", parameter="since", interval=1, on_error="dead-letter"
         )
-        reader = source.create_reader()
-        reader.open(ReaderContext("in", 0, 1, lambda: 0, MetricGroup(), lambda batch: letters.extend(batch.rows)))
-        reader.add_splits(source.create_enumerator(EnumeratorContext(1)).discover().splits)
-        rows = []
+        reading, rows = Reading(source), []
         while len(server.requests) < 4:  # it asks again and again
-            found = reader.poll(100)
-            rows += [] if found is NOTHING_NOW else [row["n"] for part in found for row in part.batch.rows]
-        (split,) = reader.snapshot()
-        reader.close()
+            rows += [row["n"] for row in reading.poll()]
+        (split,) = reading.close()
         assert rows == [1, 2, 3]
-        assert len(letters) == 4
+        assert len(reading.letters) == 4
         assert split.position == {"cursor": "3", "given": 1}
-        assert letters[1]["position"] == "record 2 behind '1'"
+        assert reading.letters[1]["position"] == "record 2 behind '1'"
 
 
 def test_it_goes_on_from_any_line():

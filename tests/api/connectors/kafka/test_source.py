@@ -15,6 +15,7 @@ from operator import itemgetter
 import pytest
 from failing_functions import FailsAtFirst, some
 from kafka_server import kafka_server  # noqa: F401 - a fixture
+from reading_kit import Reading
 
 from headrace import (
     RestartStrategies,
@@ -32,9 +33,8 @@ from headrace.connectors.kafka import (
     KafkaSource,
     TextMessages,
 )
-from headrace.engine.connectors.contract import NOTHING_NOW, ReaderContext, Split
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import ConfigurationError, HeadraceError, JobFailedError, SourceError
-from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing import SourceTestHarness
 
 LATEST = KafkaOffsets.latest()
@@ -223,29 +223,25 @@ def test_nothing_is_read_before_a_broker_has_said_which_topic_it_is(kafka_server
     kafka_server.produce(topic, [f"new {n}" for n in range(8)])
     monkeypatch.setattr("headrace.connectors.kafka.topic_ids.REQUEST_TIMEOUT_S", 0.3)
     rows = []
-    reader = KafkaSource(kafka_server.address, topic, value=TextMessages()).create_reader()
-    now_ms = lambda: time.time_ns() // 1_000_000
-    reader.open(ReaderContext("source", 0, 1, now_ms, MetricGroup(), lambda _: None, checkpointing=True))
+    source = KafkaSource(kafka_server.address, topic, value=TextMessages())
+    reading = Reading(source, [])
 
     def poll():
-        polled = reader.poll(100)
-        rows.extend([] if polled is NOTHING_NOW else [row for part in polled for row in part.batch.rows])
+        reading.now_ms = time.time_ns() // 1_000_000
+        rows.extend(reading.poll())
 
     payload = {"topic": topic, "partition": 0, "end": None, "topic_id": "of-the-one-before"}
+    kafka_server.signal(signal.SIGSTOP)
     try:
-        kafka_server.signal(signal.SIGSTOP)
-        try:
-            reader.add_splits([Split(f"{topic}-0", payload, 5)])
-            while "imed out" not in reader._errors.last:
-                poll()
+        reading.reader.add_splits([Split(f"{topic}-0", payload, 5)])
+        while "imed out" not in reading.reader._errors.last:
             poll()
-        finally:
-            kafka_server.signal(signal.SIGCONT)
-        with pytest.raises(SourceError, match="was deleted and made again"):
-            while True:
-                poll()
+        poll()
     finally:
-        reader.close()
+        kafka_server.signal(signal.SIGCONT)
+    with pytest.raises(SourceError, match="was deleted and made again"):
+        while True:
+            poll()
     assert rows == []
 
 

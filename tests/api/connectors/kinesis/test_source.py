@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import defaultdict
 
 import pytest
 from campaigns import campaign
 from kinesis_faults import faults_in_front_of, refusal
 from kinesis_server import aggregated, kinesis_server  # noqa: F401 - a fixture
+from reading_kit import Reading
 
 from headrace import WatermarkStrategy
 from headrace.connectors.kinesis import BytesMessages, JsonMessages, KinesisSource, TextMessages, client
 from headrace.connectors.kinesis.aggregation import hash_of
-from headrace.engine.connectors.contract import Polled, ReaderContext, Split
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError
-from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing.source_harness import SourceTestHarness
 
 HALF = 1 << 127
-TIMEOUT_S = 60
 
 
 def source_of(server, stream, **options):
@@ -311,35 +309,13 @@ def hiding(is_shard_gone):
 
 def rows_of(source, split, warnings=None):
     """What a reader gives of a split that it goes on with, until it rests or is at its end."""
-    harness = Reading(source, split, [] if warnings is None else warnings)
-    try:
-        return harness.texts()
-    finally:
-        harness.reader.close()
-
-
-class Reading:
-    """A reader of one split, without a job."""
-
-    def __init__(self, source, split, warnings):
-        self.reader, self.events = source.create_reader(), []
-        self.reader.open(
-            ReaderContext(
-                "stream", 0, 1, lambda: 0, MetricGroup(), lambda batch: None, send_source_event=self.events.append,
-                warn=warnings.append,
-            )
-        )  # fmt: skip
-        self.reader.add_splits([split])
-
-    def texts(self):
-        """The first that come; none if its end comes first."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
-            polled = self.reader.poll(1_000)
-            found = [one.batch.rows for one in polled if isinstance(one, Polled)] if isinstance(polled, list) else []
-            if found or self.events:
-                return [row["text"] for rows in found for row in rows]
-            assert time.monotonic() < deadline
+    reading, rows = Reading(source, [split]), []
+    while not rows and not reading.events:
+        rows = reading.poll()
+    reading.close()
+    if warnings is not None:
+        warnings += reading.warnings
+    return [row["text"] for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ import pytest
 from cut_connections import CutConnections
 from failing_functions import FailsAtFirst
 from mongodb_server import mongodb_server  # noqa: F401 - a fixture
-from upsert_kit import AT_ONCE, harness_of, read_some, reader_of, told, written
+from reading_kit import read_some, reader_of
+from upsert_kit import AT_ONCE, harness_of, told, written
 
 from headrace import RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.mongodb import (
@@ -29,7 +30,6 @@ from headrace.connectors.mongodb import (
     OrderKey,
     UpsertOptions,
 )
-from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import ConfigurationError
 from headrace.testing.upsert_contract import UPSERT_CONTRACT, UpsertSubject
 
@@ -186,9 +186,7 @@ def test_values_of_all_types_are_written_exactly_and_read_again(mongodb_server):
     assert found["names"] == {"x.y": 1, "$z": 2}
     assert found["day"] == datetime(1969, 12, 31)  # noqa: DTZ001 - as the driver has it
     source = MongodbSource(mongodb_server.uri, name, schema=schema)
-    reader = reader_of(source, source.create_enumerator(EnumeratorContext(1)).discover().splits)
-    assert read_some(reader) == [{**row, "names": dict(row["names"])}]
-    reader.close()
+    assert read_some(reader_of(source)) == [{**row, "names": dict(row["names"])}]
 
 
 def test_keys_of_several_columns_and_ids(mongodb_server):  # noqa: F811

@@ -13,32 +13,23 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from mongodb_server import mongodb_server  # noqa: F401 - a fixture
-from upsert_kit import read_some, reader_of, told
+from reading_kit import read_some, reader_of, splits_of
+from upsert_kit import told
 
 from headrace.connectors.messages.client_thread import AnswerError
 from headrace.connectors.mongodb import MongodbClient, MongodbLookup, MongodbSource
 from headrace.connectors.mongodb.bson_values import reader_of as reader_of_values
 from headrace.connectors.mongodb.ids import range_filter
-from headrace.engine.connectors.contract import EnumeratorContext, Split
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError
 from headrace.formats.client_values import column_of
 from headrace.formats.schemas import schema_of
 
 
-def splits_of(source):
-    return source.create_enumerator(EnumeratorContext(1)).discover().splits
-
-
 def rows_of(server, name, schema, **arguments):
     source = MongodbSource(server.uri, name, schema=schema, **arguments)
     splits = splits_of(source)
-    if not splits:
-        return []
-    reader = reader_of(source, splits)
-    try:
-        return read_some(reader)
-    finally:
-        reader.close()
+    return read_some(reader_of(source, splits)) if splits else []
 
 
 def ids_of_all_types():
@@ -66,9 +57,7 @@ def test_documents_of_all_types_of_ids_are_read_once_from_any_position(splits, m
         kept = reader.snapshot()
         reader.close()
         if kept:
-            reader = reader_of(source, kept)
-            rows += read_some(reader)
-            reader.close()
+            rows += read_some(reader_of(source, kept))
         assert sorted(row["n"] for row in rows) == every
 
 
@@ -83,9 +72,7 @@ def test_filters_choose_documents_and_the_greatest_id_is_the_end(mongodb_server)
     splits = splits_of(source)
     assert len(splits) == 4
     mongodb_server.put(name, [{"_id": 100, "n": 100}])
-    reader = reader_of(source, splits)
-    assert sorted(row["n"] for row in read_some(reader)) == list(range(50))
-    reader.close()
+    assert sorted(row["n"] for row in read_some(reader_of(source, splits))) == list(range(50))
 
 
 def test_a_range_does_not_end_with_code():
@@ -183,7 +170,6 @@ def test_positions_of_others_are_refused(mongodb_server):  # noqa: F811
     reader = reader_of(source, [Split("s", split.payload, "0011")])
     with pytest.raises(CheckpointMismatchError, match="not one of a collection"):
         read_some(reader)
-    reader.close()
 
 
 def test_wrong_arguments_are_refused_and_what_cannot_be_asked_is_named():

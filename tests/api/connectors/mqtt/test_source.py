@@ -14,13 +14,13 @@ from collections import Counter
 import pytest
 from failing_functions import FailsAtFirst, some
 from mqtt_server import MqttServer, mqtt_server, program  # noqa: F401 - a fixture
+from reading_kit import Reading
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.files import FileSink
 from headrace.connectors.mqtt import JsonMessages, MqttSink, MqttSource, TextMessages, Tls, client
-from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
+from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import ConfigurationError, SourceError
-from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing.acknowledging_contract import ACKNOWLEDGING_CONTRACT, AcknowledgingSubject
 
 
@@ -33,43 +33,9 @@ def source_of(server, topics, **arguments):
     return MqttSource(server.url, topics, **given)
 
 
-class Reading:
-    """A reader under hand."""
-
-    def __init__(self, source, splits=None, checkpointing=True):
-        self.warnings, self.letters = [], []
-        self.now_ms = 0
-        self.metrics = MetricGroup()
-        self.reader = source.create_reader()
-        self.reader.open(
-            ReaderContext(
-                "topics", 0, 1, lambda: self.now_ms, self.metrics, self.letters.append,
-                checkpointing=checkpointing, warn=self.warnings.append,
-            )
-        )  # fmt: skip
-        self.num_splits = 0
-        splits = splits or source.create_enumerator(EnumeratorContext(1)).discover().splits
-        self.num_splits = len(splits)
-        self.reader.add_splits(splits)
-
-    def rows(self, number):
-        rows = []
-        while len(rows) < number:
-            rows += self.poll()
-        return rows
-
-    def poll(self):
-        found = self.reader.poll(100)
-        return [] if found is NOTHING_NOW else [row for part in found for row in part.batch.rows]
-
-    def until_subscribed(self):
-        while any(split.position is None for split in self.reader.snapshot()):
-            assert self.poll() == []
-
-    def checkpoint(self, number):
-        splits = self.reader.snapshot_for(number)
-        self.reader.notify_checkpoint_complete(number)
-        return splits
+def until_subscribed(reading):
+    while any(split.position is None for split in reading.reader.snapshot()):
+        assert reading.poll() == []
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
@@ -110,7 +76,7 @@ def test_jobs_lose_nothing_through_failures_and_rescales(ids, mqtt_server, tmp_p
 def left(source):
     """What the broker still keeps for a source."""
     reading = Reading(source)
-    reading.until_subscribed()
+    until_subscribed(reading)
     rows = [row for _ in range(50) for row in reading.poll()]
     reading.reader.close()
     return rows
@@ -152,7 +118,7 @@ def test_a_session_that_is_lost_is_an_error_each_time_or_counted(mqtt_server):  
     topic = mqtt_server.new_topic()
     source = source_of(mqtt_server, topic)
     reading = Reading(source)
-    reading.until_subscribed()
+    until_subscribed(reading)
     mqtt_server.send(topic, ["0"])
     assert reading.rows(1) == ["0"]
     splits = reading.checkpoint(1)
@@ -184,7 +150,7 @@ def test_a_session_is_asked_for_only_once_there_was_one(mqtt_server):  # noqa: F
     reading.reader.close()
     assert [split.position for split in splits] == [None]
     second = Reading(source, splits)
-    second.until_subscribed()
+    until_subscribed(second)
     assert [split.position for split in second.checkpoint(2)] == [[]]
     second.reader.close()
 
@@ -215,7 +181,7 @@ def test_sessions_share_a_filter(mqtt_server):  # noqa: F811
     splits = source.create_enumerator(EnumeratorContext(2)).discover().splits
     readings = [Reading(source, [split]) for split in splits]
     for reading in readings:
-        reading.until_subscribed()
+        until_subscribed(reading)
     mqtt_server.send(f"{topic}/x", [str(number) for number in range(300)])
     found, by_reading = Counter(), Counter()
     while found.total() < 300:
@@ -268,7 +234,7 @@ def test_what_mqtt_says_of_messages(mqtt_server):  # noqa: F811
     assert reading.rows(1) == [{"n": 2, "topic": f"{topic}/new", "qos": 1, "is_old": False, "said": []}]
     while not reading.letters:
         assert reading.poll() == []
-    (letter,) = [row for batch in reading.letters for row in batch.rows]
+    (letter,) = reading.letters
     assert (letter["raw"], letter["split"]) == ("{", f"{topic}/#")
     assert letter["position"].startswith(f"topic '{topic}/new', packet ")
     mqtt_server.send(f"{topic}/fleeting", ['{"n": 3}'], qos=0)
@@ -279,7 +245,7 @@ def test_what_mqtt_says_of_messages(mqtt_server):  # noqa: F811
     reading.reader.close()
     assert left(source) == []  # nor the retained one, as the session is not new
     other = Reading(source_of(mqtt_server, f"{topic}/#", client_id="other", retained=False))
-    other.until_subscribed()
+    until_subscribed(other)
     assert [other.poll() for _ in range(50)] == [[]] * 50
     other.reader.close()
 
@@ -290,7 +256,7 @@ def test_what_a_broker_drops_is_said(mqtt_server, tmp_path):  # noqa: F811
     try:
         source = source_of(server, "t", receive_maximum=1, drops_topic="$SYS/broker/publish/messages/dropped")
         reading = Reading(source)
-        reading.until_subscribed()
+        until_subscribed(reading)
         server.send("t", [str(number) for number in range(50)])
         found = reading.rows(1)
         while not any("dropped messages" in warning for warning in reading.warnings):
@@ -304,7 +270,7 @@ def test_what_a_broker_drops_is_said(mqtt_server, tmp_path):  # noqa: F811
 def test_what_cannot_be_read_is_an_error_by_name(mqtt_server):  # noqa: F811
     topic = mqtt_server.new_topic()
     reading = Reading(source_of(mqtt_server, topic, deduplicate_by="id"))
-    reading.until_subscribed()
+    until_subscribed(reading)
     mqtt_server.send(topic, ["x"])
     with pytest.raises(SourceError, match=rf"no user property 'id'.*{topic}.*packet 1"):
         reading.rows(1)

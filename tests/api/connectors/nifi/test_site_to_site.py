@@ -14,6 +14,7 @@ import pytest
 from failing_functions import FailsAtFirst, some
 from free_ports import free_port
 from nifi_kit import NiFi
+from reading_kit import Reading
 from storm_kit import rows_in, wait_until
 
 from headrace import RestartStrategies, StreamExecutionEnvironment
@@ -21,9 +22,7 @@ from headrace.connectors.files import FileSink
 from headrace.connectors.nifi import JsonMessages, NiFiSink, NiFiSource, TextMessages, port_sink
 from headrace.connectors.nifi.site_to_site import FlowFile, Place, decoded, encoded
 from headrace.engine.columns.records import Batch
-from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
 from headrace.engine.errors import ConfigurationError, SinkError, SourceError
-from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing.acknowledging_contract import ACKNOWLEDGING_CONTRACT, AcknowledgingSubject
 from headrace.testing.sink_harness import SinkTestHarness
 
@@ -37,26 +36,6 @@ def nifi():
 
 def source_of(server, **arguments):
     return NiFiSource(server.url, "out", **{"value": TextMessages(), **arguments})
-
-
-class Reading:
-    """A reader under hand."""
-
-    def __init__(self, source, splits=None):
-        self.warnings = []
-        self.reader = source.create_reader()
-        context = ReaderContext("nifi", 0, 1, lambda: 0, MetricGroup(), lambda batch: None, warn=self.warnings.append)
-        self.reader.open(context)
-        self.reader.add_splits(splits or source.create_enumerator(EnumeratorContext(1)).discover().splits)
-
-    def rows(self, number):
-        rows = []
-        wait_until(lambda: len(rows.extend(self.poll()) or rows) >= number)
-        return rows
-
-    def poll(self):
-        found = self.reader.poll(100)
-        return [] if found is NOTHING_NOW else [row for part in found for row in part.batch.rows]
 
 
 # -------------------------------------------------------------------------------------------------------------- streams
@@ -104,8 +83,7 @@ def test_a_confirmation_whose_answer_is_lost_doubles_nothing(nifi):
     reading = Reading(source_of(nifi))
     reading.rows(10)
     nifi.loses = 1
-    reading.reader.snapshot_for(1)
-    reading.reader.notify_checkpoint_complete(1)
+    reading.checkpoint(1)
     wait_until(lambda: reading.poll() == [] and nifi.left == 0 and nifi.loses == 0)
     nifi.fill(["10"])
     assert reading.rows(1) == ["10"]
@@ -119,8 +97,7 @@ def test_answers_that_are_cut_short_are_asked_for_again(nifi):
     wait_until(lambda: reading.poll() == [] and nifi.cuts == 0)
     nifi.roll_back(all_of_them=True)  # those that went out in vain
     assert sorted(reading.rows(40), key=int) == [str(n) for n in range(40)]
-    reading.reader.snapshot_for(1)
-    reading.reader.notify_checkpoint_complete(1)
+    reading.checkpoint(1)
     wait_until(lambda: reading.poll() == [] and nifi.left == 0)
     reading.reader.close()
 

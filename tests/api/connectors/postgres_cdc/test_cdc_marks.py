@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 from followed_table import followed, table  # noqa: F401 - a fixture
 from postgresql_server import postgresql  # noqa: F401 - a fixture
+from reading_kit import read_some, reader_of
 
 from headrace.connectors.postgres_cdc.pgoutput import lsn_of
-from headrace.engine.connectors.contract import NOTHING_NOW, ReaderContext, Split
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import SourceError
-from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing import SourceTestHarness
 
 
@@ -179,16 +179,8 @@ def test_a_checkpoint_of_before_there_were_marks_is_gone_on_from(postgresql, tab
         f"SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'slot_of_{table}'"
     )[0]
     payload = {"start": lsn_of(lsn), "key": [["id", "integer"]], "pages": []}
-    reader, found = source.create_reader(), []
-    reader.open(ReaderContext("source", 0, 1, lambda: 1_000, MetricGroup(), lambda _: None, checkpointing=True))
-    try:
-        reader.add_splits([Split("log", payload, {"lsn": lsn_of(lsn), "index": 0})])
-        postgresql.execute(f"INSERT INTO {table} VALUES (1)")
-        while not found:
-            polled = reader.poll(10)
-            found += [] if polled is NOTHING_NOW else [row for part in polled for row in part.batch.rows]
-        (split,) = reader.snapshot()
-    finally:
-        reader.close()
-    assert found == [{"id": 1}]
+    reader = reader_of(source, [Split("log", payload, {"lsn": lsn_of(lsn), "index": 0})], now_ms=lambda: 1_000)
+    postgresql.execute(f"INSERT INTO {table} VALUES (1)")
+    assert read_some(reader, 1) == [{"id": 1}]
+    (split,) = reader.snapshot()
     assert list(split.payload["marks"]["columns"]) == ["id"]

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
+from contextlib import closing
 
 import pytest
 from pulsar_server import pulsar_server  # noqa: F401 - a fixture
+from reading_kit import Reading
 
 from headrace.connectors.messages.client_thread import AwayError
 from headrace.connectors.pulsar import PulsarSource, TextMessages, reader
-from headrace.engine.connectors.contract import (
-    ALL_SPLITS_FINISHED,
-    NOTHING_NOW,
-    EnumeratorContext,
-    Polled,
-    ReaderContext,
-)
+from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import ConfigurationError, SourceError
-from headrace.engine.kernel.metrics import MetricGroup
 
-TIMEOUT_S = 60
 SUBSCRIPTION = "guard"
 
 
@@ -33,41 +26,12 @@ def discovered(source):
     return source.create_enumerator(EnumeratorContext(1)).discover()
 
 
-class Reading:
-    """A reader of some splits, which is polled here."""
-
-    def __init__(self, source, splits):
-        self.metrics = MetricGroup()
-        self.reader = source.create_reader()
-        self.reader.open(ReaderContext("topics", 0, 1, lambda: 0, self.metrics, lambda batch: None))
-        self.reader.add_splits(splits)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.reader.close()
-
-    def rows(self, number=None):
-        """So many records, or all up to the end."""
-        found = []
-        deadline = time.monotonic() + TIMEOUT_S
-        while number is None or len(found) < number:
-            assert time.monotonic() < deadline, f"no more came than {found!r:.300}"
-            polled = self.reader.poll(1_000)
-            if polled is ALL_SPLITS_FINISHED:
-                break
-            if polled is not NOTHING_NOW:
-                found += [row for one in polled if isinstance(one, Polled) for row in one.batch.rows]
-        return found
-
-    def texts(self, number=None):
-        return sorted(row["text"] for row in self.rows(number))
+def texts_in(rows):
+    return sorted(row["text"] for row in rows)
 
 
-def read(source, number=None):
-    with Reading(source, discovered(source).splits) as reading:
-        return reading.texts(number)
+def read(source, number=1 << 30):
+    return texts_in(Reading(source).rows(number))
 
 
 def texts(*numbers):
@@ -90,8 +54,8 @@ def test_a_bounded_source_ends_with_the_last_message_of_a_batch(pulsar_server): 
     assert len(splits) == 2  # one partition is empty
     for part in range(3):
         pulsar_server.send(f"{topic}-partition-{part}", range(100, 110))
-    with Reading(source, splits) as reading:
-        assert reading.texts() == texts(*range(45))
+    with closing(Reading(source, splits)) as reading:
+        assert texts_in(reading.rows()) == texts(*range(45))
 
 
 def test_latest_begins_behind_a_batch(pulsar_server):  # noqa: F811
@@ -101,8 +65,8 @@ def test_latest_begins_behind_a_batch(pulsar_server):  # noqa: F811
     splits = discovered(source).splits
     for part in range(2):
         pulsar_server.send(f"{topic}-partition-{part}", range(20 + part, 40, 2))
-    with Reading(source, splits) as reading:
-        assert reading.texts(20) == texts(*range(20, 40))
+    with closing(Reading(source, splits)) as reading:
+        assert texts_in(reading.rows(20)) == texts(*range(20, 40))
 
 
 def test_a_time_begins_within_what_is_there_or_behind_it(pulsar_server):  # noqa: F811
@@ -129,23 +93,23 @@ def test_partitions_that_are_found_later_begin_with_their_first_message(pulsar_s
     later = source.create_enumerator(EnumeratorContext(1)).discover_from(progress)
     assert [split.split_id[-1] for split in later.splits] == ["1", "2"]
     assert later.state == [f"{topic}-partition-{part}" for part in range(3)]
-    with Reading(source, first.splits) as reading:
+    with closing(Reading(source, first.splits)) as reading:
         reading.reader.add_splits(later.splits)
-        assert reading.texts(3) == texts(1, 2, 3)
+        assert texts_in(reading.rows(3)) == texts(1, 2, 3)
 
 
 def test_what_was_deleted_behind_a_position_is_an_error(pulsar_server):  # noqa: F811
     topic = pulsar_server.new_topic()
     pulsar_server.send(topic, range(5), batching=False)
     source = source_of(pulsar_server, topic)
-    with Reading(source, discovered(source).splits) as reading:
+    with closing(Reading(source)) as reading:
         reading.rows(5)
         left = reading.reader.snapshot()
     make_anew(pulsar_server, topic)
     pulsar_server.send(topic, range(5, 8))
     last = ":".join(map(str, left[0].position["last"]))
-    with Reading(source, left) as reading, pytest.raises(SourceError, match=f"message {last} was deleted") as lost:
-        reading.rows(1)
+    with pytest.raises(SourceError, match=f"message {last} was deleted") as lost:
+        Reading(source, left).rows(1)
     assert "subscription" in str(lost.value)
     assert topic in str(lost.value)
 
@@ -159,7 +123,7 @@ def test_a_bounded_source_whose_end_was_deleted_does_not_end_as_if_it_had_read_i
     make_anew(pulsar_server, topic)
     if has_more:
         pulsar_server.send(topic, range(5, 8))
-    with Reading(source, splits) as reading, pytest.raises(SourceError, match=r"cannot be read to its end"):
+    with closing(Reading(source, splits)) as reading, pytest.raises(SourceError, match=r"cannot be read to its end"):
         reading.rows()
 
 
@@ -170,7 +134,7 @@ def test_a_subscription_keeps_the_batch_of_the_last_message(pulsar_server):  # n
     pulsar_server.send(topic, range(10))
     about = f"persistent/{topic.removeprefix('persistent://')}/internalStats"
     source = source_of(pulsar_server, topic, subscription=SUBSCRIPTION)
-    with Reading(source, discovered(source).splits) as reading:
+    with closing(Reading(source)) as reading:
         reading.rows(11)
         (split,) = reading.reader.snapshot_for(1)
         ledger, entry, _ = split.position["last"]
@@ -200,8 +164,8 @@ def test_what_was_received_before_a_connection_broke_is_given(pulsar_server, mon
         return taken[-1]
 
     monkeypatch.setattr(reader._Fetcher, "_next", breaks_once)
-    with Reading(source, splits) as reading:
-        assert reading.texts() == texts(*range(5))
+    with closing(Reading(source, splits)) as reading:
+        assert texts_in(reading.rows()) == texts(*range(5))
     assert len(taken) > 4
 
 
@@ -213,8 +177,8 @@ def test_tombstones_are_counted_and_passed_over(pulsar_server):  # noqa: F811
         producer.send(value, partition_key="k")
     client.close()
     source = source_of(pulsar_server, topic, bounded=True)
-    with Reading(source, discovered(source).splits) as reading:
-        assert reading.texts() == ["", "a"]
+    with closing(Reading(source)) as reading:
+        assert texts_in(reading.rows()) == ["", "a"]
         assert reading.metrics.counters["num_tombstones"] == 2
 
 
@@ -226,7 +190,7 @@ def test_metadata_are_what_pulsar_says_of_messages(pulsar_server):  # noqa: F811
         pulsar_server, topic, bounded=True,
         metadata=["topic", "key", "message_id", "publish_time", "event_time", "producer_name"],
     )  # fmt: skip
-    with Reading(source, discovered(source).splits) as reading:
+    with closing(Reading(source)) as reading:
         rows = {row["text"]: row for row in reading.rows()}
     for message in pulsar_server.messages(topic):
         row, told = rows[message.data().decode()], message.message_id()
@@ -247,7 +211,7 @@ def test_messages_in_chunks_are_refused(pulsar_server, monkeypatch, bounded):  #
     client.close()
     source = source_of(pulsar_server, topic, bounded=bounded)
     with pytest.raises(SourceError, match="in chunks"):
-        read(source, 1)
+        Reading(source).rows(1)
 
 
 @pytest.mark.parametrize(

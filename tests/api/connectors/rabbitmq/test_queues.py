@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 from failing_functions import FailsAtFirst, some
 from rabbitmq_server import rabbitmq_server  # noqa: F401 - a fixture
+from reading_kit import Reading
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.rabbitmq import (
@@ -22,9 +23,8 @@ from headrace.connectors.rabbitmq import (
     TextMessages,
 )
 from headrace.engine.columns.records import Batch
-from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext
+from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError, SourceError
-from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing.acknowledging_contract import ACKNOWLEDGING_CONTRACT, AcknowledgingSubject
 from headrace.testing.sink_harness import SinkTestHarness
 
@@ -58,32 +58,6 @@ def test_queues_are_read_exactly_once_through_failures_and_rescales(rabbitmq_ser
 
 
 # --------------------------------------------------------------------------------------------------------- by a reader
-class Reading:
-    """A reader under hand."""
-
-    def __init__(self, source, splits=None, checkpointing=True):
-        self.warnings, self.letters = [], []
-        self.now_ms = 0
-        self.reader = source.create_reader()
-        self.reader.open(
-            ReaderContext(
-                "queue", 0, 1, lambda: self.now_ms, MetricGroup(), self.letters.append,
-                checkpointing=checkpointing, warn=self.warnings.append,
-            )
-        )  # fmt: skip
-        self.reader.add_splits(splits or source.create_enumerator(EnumeratorContext(1)).discover().splits)
-
-    def rows(self, number):
-        rows = []
-        while len(rows) < number:
-            rows += self.poll()
-        return rows
-
-    def poll(self):
-        found = self.reader.poll(100)
-        return [] if found is NOTHING_NOW else [row for part in found for row in part.batch.rows]
-
-
 @pytest.mark.parametrize("check", ACKNOWLEDGING_CONTRACT, ids=lambda check: check.__name__)
 def test_contract(check, rabbitmq_server):  # noqa: F811
     queues = [rabbitmq_server.new_queue() for _ in range(1 if "may_be_open" in check.__name__ else 3)]
@@ -112,8 +86,7 @@ def test_a_queue_goes_on_behind_its_prefetch_count(rabbitmq_server):  # noqa: F8
         assert reading.poll() == []
     assert "no more than 10 messages" in reading.warnings[0]
     for checkpoint_id, number in ((1, 10), (2, 5)):
-        reading.reader.snapshot_for(checkpoint_id)
-        reading.reader.notify_checkpoint_complete(checkpoint_id)
+        reading.checkpoint(checkpoint_id)
         assert len(reading.rows(number)) == number
     reading.reader.close()
     assert len(rabbitmq_server.left(queue)) == 5
@@ -132,8 +105,7 @@ def test_without_ids_several_consumers_share_a_queue_at_least_once(rabbitmq_serv
             found.update(reading.poll())
     assert found == Counter(map(str, range(100)))
     for reading in readings:
-        reading.reader.snapshot_for(1)
-        reading.reader.notify_checkpoint_complete(1)
+        reading.checkpoint(1)
         reading.reader.close()
     assert rabbitmq_server.left(queue) == []
 
@@ -174,10 +146,9 @@ def test_bad_messages_become_dead_letters_and_are_acknowledged(rabbitmq_server):
     )
     reading = Reading(source)
     assert reading.rows(2) == [{"n": 1, "correlation_id": "0"}, {"n": 2, "correlation_id": "2"}]
-    (letter,) = [row for batch in reading.letters for row in batch.rows]
+    (letter,) = reading.letters
     assert (letter["raw"], letter["position"]) == ("{", "delivery 2, correlation id '1'")
-    reading.reader.snapshot_for(1)
-    reading.reader.notify_checkpoint_complete(1)
+    reading.checkpoint(1)
     reading.reader.close()
     assert rabbitmq_server.left(queue) == []
 

@@ -16,15 +16,15 @@ import pytest
 from campaigns import campaign
 from failing_functions import FailsAtFirst, some
 from rabbitmq_server import rabbitmq_server  # noqa: F401 - a fixture
+from reading_kit import Reading, read_some, reader_of
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.rabbitmq import JsonMessages, RabbitStreamSink, RabbitStreamSource, TextMessages
 from headrace.connectors.rabbitmq.address import Address
 from headrace.connectors.rabbitmq.amqp10 import body_of, message_of
 from headrace.connectors.rabbitmq.stream_client import StreamConnection
-from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext, Split
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, HeadraceError, SourceError
-from headrace.engine.kernel.metrics import MetricGroup
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
 from headrace.testing.sink_harness import SinkTestHarness
 
@@ -101,26 +101,6 @@ def test_a_savepoint_is_read_on_at_another_parallelism(rabbitmq_server, tmp_path
 
 
 # --------------------------------------------------------------------------------------------------------- by a reader
-def reader_of(source, splits=None):
-    """A reader with its splits, at the beginning unless they are given."""
-    splits = splits or source.create_enumerator(EnumeratorContext(1)).discover().splits
-    reader = source.create_reader()
-    reader.letters = []
-    reader.open(ReaderContext("stream", 0, 1, lambda: 0, MetricGroup(), reader.letters.append))
-    reader.add_splits(splits)
-    return reader
-
-
-def polled(reader, number):
-    """So many records."""
-    rows = []
-    while len(rows) < number:
-        found = reader.poll(100)
-        for part in [] if found is NOTHING_NOW else found:
-            rows += part.batch.rows
-    return rows
-
-
 def test_reading_begins_where_it_is_told_and_goes_on_through_a_dead_server(rabbitmq_server):  # noqa: F811
     stream = rabbitmq_server.new_stream()
     rabbitmq_server.send(stream, ["0", "1", "2"])
@@ -132,7 +112,7 @@ def test_reading_begins_where_it_is_told_and_goes_on_through_a_dead_server(rabbi
 
     readers = [reader_of(source(start)) for start in ("first", 2, "next", "timestamp:0")]
     rabbitmq_server.send(stream, ["3", "4"])
-    found = [polled(reader, n) for reader, n in zip(readers, (5, 3, 2, 5), strict=True)]
+    found = [read_some(reader, n) for reader, n in zip(readers, (5, 3, 2, 5), strict=True)]
     assert [[row["n"] for row in rows] for rows in found] == [list("01234"), list("234"), list("34"), list("01234")]
     assert all(row["offset"] == int(row["n"]) and row["stream"] == stream for rows in found for row in rows)
     splits = readers[0].snapshot()
@@ -142,7 +122,7 @@ def test_reading_begins_where_it_is_told_and_goes_on_through_a_dead_server(rabbi
     rabbitmq_server.publish(stream, ["5", "6"])
     readers.append(reader_of(source("first"), splits))
     for reader in readers:
-        assert [row["n"] for row in polled(reader, 2)] == ["5", "6"]
+        assert [row["n"] for row in read_some(reader, 2)] == ["5", "6"]
         reader.close()
 
 
@@ -155,7 +135,7 @@ def test_publishers_and_their_numbers_take_no_offsets(rabbitmq_server):  # noqa:
     for number in range(60):
         connection.publish(f"publisher {number}", stream, 1, [message_of(str(number).encode())])
         if number % 20 == 19:
-            assert len(polled(reader, 1)) >= 1
+            assert len(read_some(reader, 1)) >= 1
             splits = reader.snapshot()
             reader.close()
             reader = reader_of(source, splits)
@@ -169,7 +149,7 @@ def test_offsets_that_others_store_are_no_messages_that_are_gone(rabbitmq_server
     rabbitmq_server.send(stream, ["0", "1", "2"])
     source = source_of(rabbitmq_server, stream, value=TextMessages(column="n"), metadata=["offset"])
     reader = reader_of(source)
-    assert len(polled(reader, 3)) == 3
+    assert len(read_some(reader, 3)) == 3
     splits = reader.snapshot()
     reader.close()
     connection = StreamConnection(Address.of(rabbitmq_server.stream_url, "rabbitmq-stream", 1))
@@ -178,7 +158,7 @@ def test_offsets_that_others_store_are_no_messages_that_are_gone(rabbitmq_server
     connection.close()
     rabbitmq_server.send(stream, ["3"])
     reader = reader_of(source, splits)
-    assert polled(reader, 1) == [{"n": "3", "offset": 4}]
+    assert read_some(reader, 1) == [{"n": "3", "offset": 4}]
     reader.close()
 
 
@@ -187,14 +167,14 @@ def test_what_is_gone_before_it_was_read_is_an_error(rabbitmq_server):  # noqa: 
     rabbitmq_server.send(stream, ["first"])
     source = source_of(rabbitmq_server, stream)
     reader = reader_of(source)
-    assert polled(reader, 1) == ["first"]
+    assert read_some(reader, 1) == ["first"]
     splits = reader.snapshot()
     reader.close()
     for _ in range(20):
         rabbitmq_server.send(stream, ["x" * 3_000] * 3)
     reader = reader_of(source, splits)
     with pytest.raises(SourceError, match="were deleted before they were read"):
-        polled(reader, 1)
+        read_some(reader, 1)
     reader.close()
     reader = reader_of(source, [Split(stream, {"end": None}, {"from": "offset", "at": 1_000})])
     with pytest.raises(SourceError, match="has not come so far"):
@@ -203,7 +183,7 @@ def test_what_is_gone_before_it_was_read_is_an_error(rabbitmq_server):  # noqa: 
             reader.poll(100)
     reader.close()
     with pytest.raises(SourceError, match="does not exist"):
-        polled(reader_of(source_of(rabbitmq_server, "no stream")), 1)
+        read_some(reader_of(source_of(rabbitmq_server, "no stream")), 1)
 
 
 @pytest.mark.parametrize("num_read", [1, 5])
@@ -214,12 +194,12 @@ def test_a_stream_that_was_made_again_is_told(num_read, rabbitmq_server):  # noq
     reader = reader_of(source)
     for n in range(num_read):
         rabbitmq_server.send(stream, [f"old {n}"])
-        assert polled(reader, 1) == [f"old {n}"]
+        assert read_some(reader, 1) == [f"old {n}"]
     splits = through_json(reader.snapshot())
     reader.close()
     reader = reader_of(source, splits)
     rabbitmq_server.send(stream, ["goes on"])
-    assert polled(reader, 1) == ["goes on"]
+    assert read_some(reader, 1) == ["goes on"]
     splits = through_json(reader.snapshot())
     reader.close()
     rabbitmq_server.make_again(stream)
@@ -227,7 +207,7 @@ def test_a_stream_that_was_made_again_is_told(num_read, rabbitmq_server):  # noq
         rabbitmq_server.send(stream, [f"new {n}"])
     reader = reader_of(source, splits)
     with pytest.raises(SourceError, match="was deleted and made anew"):
-        polled(reader, 1)
+        read_some(reader, 1)
     reader.close()
 
 
@@ -242,16 +222,14 @@ def test_bad_messages_are_told_with_their_offsets(on_error, rabbitmq_server):  #
     connection = StreamConnection(Address.of(rabbitmq_server.stream_url, "rabbitmq-stream", 1))
     connection.publish("", stream, 1, [b"no amqp", message_of(b'{"n": 3}')])
     connection.close()
-    reader = reader_of(source_of(rabbitmq_server, stream, value=JsonMessages({"n": "int64"}), on_error=on_error))
+    reading = Reading(source_of(rabbitmq_server, stream, value=JsonMessages({"n": "int64"}), on_error=on_error))
     if on_error == "fail":
         with pytest.raises(HeadraceError, match=r"offset [13]"):
-            polled(reader, 3)
+            reading.rows(3)
     else:
-        assert [row["n"] for row in polled(reader, 3)] == [1, 2, 3]
-        letters = [row for batch in reader.letters for row in batch.rows]
+        assert [row["n"] for row in reading.rows(3)] == [1, 2, 3]
         expected = ["offset 1", "offset 3"] if on_error == "dead-letter" else []
-        assert sorted(row["position"] for row in letters) == expected
-    reader.close()
+        assert sorted(row["position"] for row in reading.letters) == expected
 
 
 def test_messages_of_other_clients_are_read(rabbitmq_server):  # noqa: F811
@@ -278,7 +256,7 @@ def test_messages_of_other_clients_are_read(rabbitmq_server):  # noqa: F811
 
     asyncio.run(send())
     reader = reader_of(source_of(rabbitmq_server, stream))
-    assert polled(reader, 7) == ["with properties", *[f"batch {number}" for number in range(3)] * 2]
+    assert read_some(reader, 7) == ["with properties", *[f"batch {number}" for number in range(3)] * 2]
     reader.close()
 
 
@@ -328,4 +306,4 @@ def test_wrong_arguments_are_refused():
         RabbitStreamSink("rabbitmq-stream://localhost", "", value=TextMessages())
     away = RabbitStreamSource("rabbitmq-stream://127.0.0.1:1", "s", value=TextMessages(), patience=0)
     with pytest.raises(SourceError, match="do not answer"):
-        polled(reader_of(away), 1)
+        read_some(reader_of(away), 1)

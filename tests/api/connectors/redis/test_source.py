@@ -12,13 +12,13 @@ from collections import Counter
 
 import pytest
 from failing_functions import FailsAtFirst
+from reading_kit import read_some, reader_of
 from redis_server import redis_server  # noqa: F401 - a fixture
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.redis import JsonMessages, RedisSink, RedisStream, RedisStreamSource, TextMessages
-from headrace.engine.connectors.contract import NOTHING_NOW, EnumeratorContext, ReaderContext, Split
+from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, HeadraceError, SourceError
-from headrace.engine.kernel.metrics import MetricGroup
 
 
 def read(source, parallelism=1, tag=None):
@@ -88,25 +88,6 @@ def test_a_savepoint_is_read_on_at_another_parallelism(redis_server, tmp_path): 
 
 
 # ------------------------------------------------------------------------------------------------------ by a reader
-def reader_of(source, splits=None):
-    """A reader with its splits, and where it began."""
-    splits = splits or source.create_enumerator(EnumeratorContext(1)).discover().splits
-    reader = source.create_reader()
-    reader.open(ReaderContext("stream", 0, 1, lambda: 0, MetricGroup(), lambda batch: None))
-    reader.add_splits(splits)
-    return reader
-
-
-def polled(reader, number):
-    """So many records."""
-    rows = []
-    while len(rows) < number:
-        found = reader.poll(100)
-        for part in [] if found is NOTHING_NOW else found:
-            rows += part.batch.rows
-    return rows
-
-
 def test_reading_begins_where_it_is_told(redis_server):  # noqa: F811
     stream = redis_server.new_key()
     redis_server.add(stream, ["1", "2"])
@@ -118,12 +99,13 @@ def test_reading_begins_where_it_is_told(redis_server):  # noqa: F811
 
     readers = [reader_of(source(start)) for start in ("earliest", first, "latest")]
     redis_server.add(stream, ["3"])
-    assert [polled(reader, n) for reader, n in zip(readers, (3, 2, 1), strict=True)] == [list("123"), list("23"), ["3"]]
+    found = [read_some(reader, n) for reader, n in zip(readers, (3, 2, 1), strict=True)]
+    assert found == [list("123"), list("23"), ["3"]]
     (position,) = readers[0].snapshot()
     assert position.position["count"] == 3
     redis_server.add(stream, ["4"])
     readers.append(reader_of(source("earliest"), [position]))
-    assert polled(readers[-1], 1) == ["4"]
+    assert read_some(readers[-1], 1) == ["4"]
     for reader in readers:
         reader.close()
 
@@ -143,7 +125,7 @@ def test_what_is_gone_before_it_was_read_is_an_error(damage, told, redis_server)
     source = RedisStreamSource(redis_server.url, stream, value=TextMessages())
     redis_server.add(stream, ["1", "2"])
     reader = reader_of(source)
-    assert polled(reader, 2) == ["1", "2"]
+    assert read_some(reader, 2) == ["1", "2"]
     splits = reader.snapshot()
     reader.close()
     redis_server.add(stream, ["3", "4", "5"])
@@ -151,7 +133,7 @@ def test_what_is_gone_before_it_was_read_is_an_error(damage, told, redis_server)
         damage(connection, stream)
     reader = reader_of(source, splits)
     with pytest.raises(SourceError, match=told):
-        polled(reader, 1)
+        read_some(reader, 1)
     reader.close()
 
 
@@ -160,7 +142,7 @@ def test_a_stream_that_is_trimmed_behind_its_reader_is_read_on(redis_server):  #
     reader = reader_of(RedisStreamSource(redis_server.url, stream, value=TextMessages()))
     for number in range(5):
         redis_server.add(stream, [f"{number}a", f"{number}b"])
-        assert polled(reader, 2) == [f"{number}a", f"{number}b"]
+        assert read_some(reader, 2) == [f"{number}a", f"{number}b"]
         with redis_server.connect() as connection:
             connection.xtrim(stream, maxlen=0, approximate=False)
     reader.close()
@@ -192,7 +174,7 @@ def test_a_server_that_is_away_is_waited_for_for_a_while(redis_server):  # noqa:
     source = RedisStreamSource("redis://127.0.0.1:1", "s", value=TextMessages(), patience=0)
     reader = reader_of(source, [Split("s", {"end": None}, {"id": "0-0", "count": 0})])
     with pytest.raises(SourceError, match="cannot be read"):
-        polled(reader, 1)
+        read_some(reader, 1)
 
 
 @pytest.mark.parametrize("position", [None, {"id": "x", "count": 1}, {"id": "1-1", "count": "1"}, {"id": "1-1"}])
