@@ -17,8 +17,9 @@ from search_servers import SearchServer
 from upsert_kit import AT_ONCE, told, written
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
+from headrace.connectors.messages.client_thread import AnswerError
 from headrace.connectors.opensearch import JsonMessages, OpenSearchSink, OpenSearchSource, OrderKey, UpsertOptions
-from headrace.connectors.opensearch.client import Service, ServiceError
+from headrace.connectors.opensearch.client import Service
 from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import SourceError
 from headrace.testing.upsert_contract import UpsertSubject, keeps_the_newest
@@ -247,7 +248,7 @@ def a_service_that_is_away_is_waited_for_at_the_first_look_too(server):
         num_asked += 1
         if num_asked in (1, 2, 5):
             text = "status 503: not now"
-            raise ServiceError(text, 503, is_away=True)
+            raise AnswerError(text, is_away=True)
         return asks(self, *arguments, **more)
 
     with pytest.MonkeyPatch.context() as patched:

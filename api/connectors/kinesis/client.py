@@ -15,7 +15,9 @@ from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
 from headrace.state.extras import needs
 
-__all__ = ["TIMEOUT_S", "AnswerError", "Stream", "kind_of", "service_ms"]
+from ..messages.client_thread import AnswerError
+
+__all__ = ["TIMEOUT_S", "Stream", "StreamError", "kind_of", "service_ms"]
 
 TIMEOUT_S = 10
 """For a connection, and for one answer."""
@@ -61,7 +63,7 @@ def _session() -> Any:
     return boto3.session.Session()
 
 
-class AnswerError(Exception):
+class StreamError(AnswerError):
     """What Kinesis, or its client, has answered in place of what was asked for.
 
     Attributes:
@@ -71,7 +73,7 @@ class AnswerError(Exception):
     """
 
     def __init__(self, text: str, kind: Kind) -> None:
-        super().__init__(text)
+        super().__init__(text, is_away=kind in ("throttled", "away"))
         self.kind = kind
 
 
@@ -102,7 +104,7 @@ class Stream:
 
         Raises:
             ConfigurationError: If AWS's client is not installed, or does not take its options.
-            AnswerError: If nobody says in which region the stream is.
+            StreamError: If nobody says in which region the stream is.
         """
         with needs("streams of Kinesis need AWS's client, boto3", "kinesis"):
             import boto3  # noqa: F401 - seen here that it is there
@@ -121,7 +123,7 @@ class Stream:
             message = f"boto3's client does not take its options: {masked(str(error))}"
             raise ConfigurationError(message) from error
         except BotoCoreError as error:
-            raise AnswerError(masked(str(error)), "setup") from error
+            raise StreamError(masked(str(error)), "setup") from error
 
     def ask(self, client: Any, operation: str, *, names_stream: bool = True, **arguments: Any) -> dict[str, Any]:
         """Ask something about the stream.
@@ -133,7 +135,7 @@ class Stream:
             arguments: All others.
 
         Raises:
-            AnswerError: If that is not answered.
+            StreamError: If that is not answered.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -144,16 +146,16 @@ class Stream:
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            raise AnswerError(masked(str(error)), kind_of(code, status)) from error
+            raise StreamError(masked(str(error)), kind_of(code, status)) from error
         except BotoCoreError as error:
-            raise AnswerError(masked(str(error)), _kind_of_own(error)) from error
+            raise StreamError(masked(str(error)), _kind_of_own(error)) from error
         return answer
 
     def shards(self, client: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """All shards that are listed, and one of the answers.
 
         Raises:
-            AnswerError: If that is not answered.
+            StreamError: If that is not answered.
         """
         answer = self.ask(client, "list_shards", MaxResults=MOST_SHARDS)
         found = list(answer["Shards"])
@@ -166,7 +168,7 @@ class Stream:
         """How long a record is kept, milliseconds.
 
         Raises:
-            AnswerError: If that is not answered.
+            StreamError: If that is not answered.
         """
         answer = self.ask(client, "describe_stream_summary")
         return int(answer["StreamDescriptionSummary"]["RetentionPeriodHours"]) * 3_600_000

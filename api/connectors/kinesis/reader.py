@@ -28,7 +28,7 @@ from ..messages.client_thread import AwayError, ClientThread
 from ..messages.decoding import MessageDecoder, Metadata
 from ..messages.fetching import FetchingReader
 from .aggregation import users_of
-from .client import AnswerError, Stream, service_ms
+from .client import Stream, StreamError, service_ms
 from .positions import Position, ShardReading, place_text, reading_of
 from .shards import CAUGHT_UP, CHILDREN, ENDED, RELEASED, Shard, failed
 
@@ -159,7 +159,7 @@ class _Fetcher(ClientThread):
     def connect(self) -> None:
         try:
             self._client = self._stream.connect()
-        except AnswerError as error:
+        except StreamError as error:
             raise failed(self._stream, error, "a stream of Kinesis cannot be read") from error
 
     def disconnect(self) -> None:
@@ -187,7 +187,7 @@ class _Fetcher(ClientThread):
                 return
             iterator, most = tail.iterator, self._pace.most_records
             self._take(tail, self._ask("get_records", names_stream=False, ShardIterator=iterator, Limit=most))
-        except AnswerError as error:
+        except StreamError as error:
             self._refused(tail, error)
             return
         tail.back_off_s = FIRST_BACK_OFF_S
@@ -196,7 +196,7 @@ class _Fetcher(ClientThread):
     def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         return self._stream.ask(self._client, operation, **arguments)
 
-    def _refused(self, tail: _Tail, error: AnswerError) -> None:
+    def _refused(self, tail: _Tail, error: StreamError) -> None:
         """Go on behind an answer that was none.
 
         Raises:
@@ -231,13 +231,13 @@ class _Fetcher(ClientThread):
                 # The client sends seconds; what came before, within this one, is passed over.
                 since = datetime.fromtimestamp(position.since_ms // 1_000, timezone.utc)
                 return self._iterator_at(tail, "AT_TIMESTAMP", Timestamp=since)
-        except AnswerError as error:
+        except StreamError as error:
             if position.sequence is None or error.kind not in ("gone", "invalid"):
                 raise
         # Of what is there the first will show whether some are missing.
         try:
             return self._iterator_at(tail, "TRIM_HORIZON")
-        except AnswerError as error:
+        except StreamError as error:
             if error.kind != "gone":
                 raise
         self._stream.retention_ms(self._client)  # an error if it is the stream that is not there

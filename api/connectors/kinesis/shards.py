@@ -23,7 +23,7 @@ from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError
 
 from ..messages.client_thread import AwayError, patiently
-from .client import AnswerError, Stream, service_ms
+from .client import Stream, StreamError, service_ms
 
 __all__ = ["CAUGHT_UP", "CHILDREN", "ENDED", "RELEASED", "Scan", "Shard", "ShardEnumerator", "failed"]
 
@@ -35,7 +35,7 @@ to let go of some.
 SECOND_MS = 1_000
 
 
-def failed(stream: Stream, error: AnswerError, what: str, **place: Any) -> Exception:
+def failed(stream: Stream, error: StreamError, what: str, **place: Any) -> Exception:
     """Return the error of a source for an answer that is none, and will not be one."""
     message = f"{what}: {error}"
     if error.kind == "setup":
@@ -263,8 +263,8 @@ class ShardEnumerator:
         what = "shards of Kinesis cannot be listed"
         try:
             return self._stream.shards(self._stream.connect())
-        except AnswerError as error:
-            if error.kind in ("away", "throttled"):
+        except StreamError as error:
+            if error.is_away:
                 message = f"{what}: {error}"
                 raise AwayError(message, stream=self._stream.name) from error
             raise failed(self._stream, error, what) from error

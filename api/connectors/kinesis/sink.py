@@ -21,7 +21,7 @@ from headrace.state.values.sharing import shown
 
 from ...formats.messages import MessageFormat, require_format
 from ..messages.client_thread import patience_s_of
-from .client import TIMEOUT_S, AnswerError, Stream, kind_of
+from .client import TIMEOUT_S, Stream, StreamError, kind_of
 
 __all__ = ["KinesisSink"]
 
@@ -194,8 +194,8 @@ class _Writer(AsyncSinkWriter):
         try:
             self._client = self._stream.connect()
             self._stream.retention_ms(self._client)
-        except AnswerError as error:
-            if error.kind not in ("throttled", "away"):
+        except StreamError as error:
+            if not error.is_away:
                 raise self._failed(error) from error
 
     def get_size_in_bytes(self, request_entry: Entry) -> int:
@@ -210,8 +210,8 @@ class _Writer(AsyncSinkWriter):
         records = [{"PartitionKey": key, "Data": data} for key, data in request_entries]
         try:
             results = self._stream.ask(self._client, "put_records", Records=records)["Records"]
-        except AnswerError as error:
-            if error.kind not in ("throttled", "away"):
+        except StreamError as error:
+            if not error.is_away:
                 raise self._failed(error) from error
             return self._later(request_entries, str(error))
         refused = [
@@ -240,7 +240,7 @@ class _Writer(AsyncSinkWriter):
             raise SinkError(message, hint="patience says how long that may be")
         return entries
 
-    def _failed(self, error: AnswerError) -> Exception:
+    def _failed(self, error: StreamError) -> Exception:
         message = f"stream {self._stream.name!r} of Kinesis cannot be written: {error}"
         return ConfigurationError(message) if error.kind == "setup" else SinkError(message)
 

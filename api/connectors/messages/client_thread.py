@@ -35,11 +35,13 @@ class AnswerError(Exception):
 
     Attributes:
         is_away: Whether the same may work in a moment.
+        status: Of HTTP, where the answer has one.
     """
 
-    def __init__(self, text: str, *, is_away: bool) -> None:
+    def __init__(self, text: str, *, is_away: bool, status: int | None = None) -> None:
         super().__init__(text)
         self.is_away = is_away
+        self.status = status
 
 
 class AwayError(SourceError):

@@ -20,7 +20,9 @@ from headrace.state.credentials import masked
 from headrace.state.extras import needs
 from headrace.state.values.json_text import json_text
 
-__all__ = ["Answer", "SearchClient", "ServiceError", "document_text", "quoted"]
+from ..messages.client_thread import AnswerError
+
+__all__ = ["Answer", "SearchClient", "document_text", "quoted"]
 
 TIMEOUT_S = 30.0
 """For one answer, unless a sink says otherwise."""
@@ -33,20 +35,6 @@ OWN_OPTIONS = frozenset(
 )
 
 Answer = dict[str, Any]
-
-
-class ServiceError(Exception):
-    """A service has answered with an error, or not at all.
-
-    Attributes:
-        status: Of HTTP; None if there was no answer.
-        is_away: Whether the same may work in a moment.
-    """
-
-    def __init__(self, text: str, status: int | None, *, is_away: bool) -> None:
-        super().__init__(text)
-        self.status = status
-        self.is_away = is_away
 
 
 @dataclass(frozen=True)
@@ -155,7 +143,7 @@ class Service:
         """Return an answer.
 
         Raises:
-            ServiceError: If it is an error, or there is none.
+            AnswerError: If it is an error, or there is none.
         """
         import opensearchpy
 
@@ -164,26 +152,26 @@ class Service:
         except opensearchpy.ConnectionError as error:  # there was no answer, maybe not in time
             is_away = not isinstance(error, opensearchpy.SSLError)
             text = str(error.info) if isinstance(error.info, Exception) else str(error)
-            raise ServiceError(masked(text)[:500], None, is_away=is_away) from error
+            raise AnswerError(masked(text)[:500], is_away=is_away) from error
         except opensearchpy.TransportError as error:
             status = error.status_code if isinstance(error.status_code, int) else None
-            raise ServiceError(_told(error), status, is_away=status in AWAY_STATUS) from error
+            raise AnswerError(_told(error), is_away=status in AWAY_STATUS, status=status) from error
         except opensearchpy.OpenSearchException as error:  # an answer that is cut off, or none of such a service
-            raise ServiceError(masked(str(error))[:500], None, is_away=True) from error
+            raise AnswerError(masked(str(error))[:500], is_away=True) from error
         return answer
 
     def open_point_in_time(self, index: str, keep_alive: str) -> str:
         """Return the id of a view of an index that does not change.
 
         Raises:
-            ServiceError: If there is none.
+            AnswerError: If there is none.
         """
         ways = (True, False) if self._has_pits_of_elasticsearch is None else (self._has_pits_of_elasticsearch,)
         for is_elasticsearch in ways:
             path = f"/{quoted(index)}/{'_pit' if is_elasticsearch else '_search/point_in_time'}"
             try:
                 answer = self.ask("POST", path, parameters={"keep_alive": keep_alive})
-            except ServiceError as error:
+            except AnswerError as error:
                 if is_elasticsearch and len(ways) == 2 and error.status in (400, 404, 405) and _knows_no(error):
                     continue
                 raise
@@ -200,7 +188,7 @@ class Service:
                     self.ask("DELETE", "/_pit", {"id": point})
                 else:
                     self.ask("DELETE", "/_search/point_in_time", {"pit_id": [point]})
-            except ServiceError as error:
+            except AnswerError as error:
                 if not error.is_away:
                     continue  # it is no point of that kind, or gone
             return
@@ -210,7 +198,7 @@ class Service:
         self._client.close()
 
 
-def _knows_no(error: ServiceError) -> bool:
+def _knows_no(error: AnswerError) -> bool:
     """Whether an error says that there is no such address, and not that there is no such index."""
     return "index_not_found" not in str(error)
 

@@ -24,9 +24,9 @@ from headrace.engine.connectors.contract import (
 from headrace.engine.errors import CheckpointMismatchError, SourceError
 from headrace.state.checkpoints.manifest_schema import is_text
 
-from ..messages.client_thread import AwayError, ClientThread
+from ..messages.client_thread import AnswerError, AwayError, ClientThread
 from ..messages.decoding import MessageDecoder, Metadata
-from .client import Answer, SearchClient, Service, ServiceError, document_text, quoted
+from .client import Answer, SearchClient, Service, document_text, quoted
 
 __all__ = ["METADATA", "Document", "IndexReader", "Scan", "search_body"]
 
@@ -165,7 +165,7 @@ class _Fetcher(ClientThread):
         body = search_body(self._scan, self._payload, self._reading.after)
         try:
             answer = self._ask("POST", "/_search", body, allow_partial_search_results="false")
-        except ServiceError as error:
+        except AnswerError as error:
             if not any(word in str(error) for word in GONE):
                 raise self._failed(error) from error
             self._reopen()
@@ -188,7 +188,7 @@ class _Fetcher(ClientThread):
                 raise SourceError(message, **self._place)
             self._payload["point"] = self._service.open_point_in_time(index, self._scan.keep_alive)
             self._has_own_point = True
-        except ServiceError as error:
+        except AnswerError as error:
             raise self._failed(error) from error
 
     def _check_count(self) -> None:
@@ -205,7 +205,7 @@ class _Fetcher(ClientThread):
     def _place(self) -> dict[str, Any]:
         return {"split": self._reading.split.split_id, "position": f"behind number {self._reading.after}"}
 
-    def _failed(self, error: ServiceError) -> SourceError:
+    def _failed(self, error: AnswerError) -> SourceError:
         message = f"index {self._payload['index']!r} cannot be read: {error}"
         return (AwayError if error.is_away else SourceError)(message, **self._place)
 

@@ -15,8 +15,9 @@ from typing import Any
 from headrace.engine.errors import ConfigurationError, SinkError
 from headrace.state.values.json_text import json_text
 
+from ..messages.client_thread import AnswerError
 from ..upserts import Entry, KeyedRecords, OrderKey, Refused, SinkAwayError, UpsertOptions, UpsertSink, UpsertSinkWriter
-from .client import AWAY_STATUS, SearchClient, Service, ServiceError
+from .client import AWAY_STATUS, SearchClient, Service
 
 __all__ = ["OpenSearchSink"]
 
@@ -150,7 +151,7 @@ class _Writer(UpsertSinkWriter):
             lines += _lines_of(entry)
         try:
             answer = self._service.ask("POST", f"/{self._index}/_bulk", b"\n".join([*lines, b""]), _ONLY_ERRORS)
-        except ServiceError as error:
+        except AnswerError as error:
             message = f"{self._place} takes nothing: {error}"
             raise (SinkAwayError if error.is_away else SinkError)(message) from error
         items = answer.get("items")

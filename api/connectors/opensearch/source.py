@@ -29,9 +29,9 @@ from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import AwayError, patience_s_of, patiently
+from ..messages.client_thread import AnswerError, AwayError, patience_s_of, patiently
 from ..messages.decoding import MessageDecoder, OnError
-from .client import SearchClient, Service, ServiceError, quoted
+from .client import SearchClient, Service, quoted
 from .reader import METADATA, Document, IndexReader, Scan, search_body
 
 __all__ = ["OpenSearchSource"]
@@ -154,7 +154,7 @@ class _Slices:
                 splits += fresh
                 if not fresh:
                     service.close_point_in_time(points.pop())
-        except ServiceError as error:
+        except AnswerError as error:
             for point in points:
                 service.close_point_in_time(point)
             message = f"indices {self._scan.index!r} cannot be looked at: {error}"
