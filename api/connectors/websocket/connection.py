@@ -4,7 +4,7 @@ It is the client of the package ``websockets`` for threads. Proxies of the envir
 followed, and compression is not asked for: a message is as large as what is read.
 
 Invariant: pings are sent only where nothing waits to be received, so that a server is not given up because nobody takes
-what it sends.
+what it sends. Nor is one of which anything comes, if only a part of a message: it cannot answer a ping within a frame.
 
 Source: RFC 6455, "The WebSocket Protocol"; IANA, "WebSocket Close Code Number Registry".
 """
@@ -18,7 +18,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,11 +104,11 @@ class WebSocketConnection:
         self._ping_s = dialing.ping_s
         self._endpoint = dialing.endpoint
         self._open = contextlib.ExitStack()
-        self._connection = self._opened(dialing)
-        # When something was heard of the server last, by the monotonic clock.
+        # When anything was heard of the server last, by the monotonic clock; the client's thread writes it.
         self._heard_s = time.monotonic()
-        # What a ping is answered by, and when it was sent; None if none is under way.
-        self._pong: tuple[threading.Event, float] | None = None
+        self._connection = self._opened(dialing)
+        # When a ping was sent behind which nothing was heard; None if there is none.
+        self._asked_s: float | None = None
 
     def _opened(self, dialing: Dialing) -> Any:
         client = check_client()
@@ -134,6 +134,7 @@ class WebSocketConnection:
                 ping_interval=None,
                 max_size=endpoint.max_bytes,
                 max_queue=FRAMES_AHEAD,
+                create_connection=self._listening(client.ClientConnection),
             )
             connection = self._open.enter_context(opening)  # which connects, from version 17 on
         except ssl.SSLCertVerificationError as error:
@@ -160,6 +161,21 @@ class WebSocketConnection:
             message = f"the server takes none of the subprotocols {', '.join(dialing.subprotocols)}"
             raise HttpRefusedError(message, url=url)
         return connection
+
+    def _listening(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """What makes the client's connection, and notes when bytes come."""
+
+        def made(plain: Any, protocol: Any, **settings: Any) -> Any:
+            take = protocol.receive_data
+
+            def receive_data(data: bytes) -> None:
+                self._heard_s = time.monotonic()
+                take(data)
+
+            protocol.receive_data = receive_data
+            return make(plain, protocol, **settings)
+
+        return made
 
     def send(self, message: str | bytes) -> None:
         """Send a text, or bytes; waits while the server reads nothing, up to the endpoint's time-out.
@@ -197,7 +213,7 @@ class WebSocketConnection:
             if not found:  # otherwise it is told the next time
                 raise self._closed(error) from error
         if found:
-            self._heard_s, self._pong = time.monotonic(), None
+            self._heard_s = time.monotonic()
         return found
 
     def ping(self) -> threading.Event:
@@ -217,14 +233,12 @@ class WebSocketConnection:
 
     def _check_alive(self) -> None:
         now_s = time.monotonic()
-        if self._pong is None:
+        if self._asked_s is None or self._heard_s > self._asked_s:
+            self._asked_s = None
             if now_s - self._heard_s >= self._ping_s:
-                self._pong = (self.ping(), now_s)
-            return
-        answered, sent_s = self._pong
-        if answered.is_set():
-            self._heard_s, self._pong = now_s, None
-        elif now_s - sent_s > self._endpoint.timeout_s:
+                self._asked_s = now_s
+                self.ping()
+        elif now_s - self._asked_s > self._endpoint.timeout_s:
             message = f"it has not answered a ping for {self._endpoint.timeout_s:g} s"
             raise away(self._url, message)
 

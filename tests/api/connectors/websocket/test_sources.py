@@ -8,6 +8,8 @@ still or refuse; hostile messages (bounds, by a server of the same protocol); ba
 from __future__ import annotations
 
 import json
+import re
+import socket
 import threading
 from collections import Counter
 from operator import itemgetter
@@ -192,6 +194,35 @@ def test_a_server_that_stands_still_is_left_and_one_that_is_held_back_is_not(web
     service.put(name, [{"n": 20_000}])
     assert reading.rows(1) == [{"n": 20_000}]
     reading.reader.close()
+
+
+def slow_server(listener, text):
+    """Sends a byte of a frame for each ping; it cannot answer one within the frame."""
+    from websockets.utils import accept_key
+
+    connection, _ = listener.accept()
+    with connection:
+        request = connection.recv(1 << 16).decode()
+        key = accept_key(re.search(r"Sec-WebSocket-Key: (\S+)", request)[1])
+        head = f"HTTP/1.1 101 Ok\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {key}\r\n\r\n"
+        connection.sendall(head.encode() + bytes([0x81, len(text)]))
+        for byte in text.encode():
+            if not connection.recv(1 << 16):
+                return
+            connection.sendall(bytes([byte]))
+        connection.recv(1)
+
+
+def test_a_message_that_takes_long_is_waited_for_while_it_comes():
+    pytest.importorskip("websockets")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = threading.Thread(target=slow_server, args=(listener, "a long message"), daemon=True)
+        peer.start()
+        url = f"ws://127.0.0.1:{listener.getsockname()[1]}/x"
+        reading = Reading(WebSocketSource(url, value=TextMessages(), ping=1, timeout="10 s", patience=0))
+        assert reading.rows(1) == ["a long message"]
+        reading.close()
+        peer.join()
 
 
 def test_a_normal_end_ends_what_is_bounded_alone(websocket_service):  # noqa: F811
