@@ -18,7 +18,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, BinaryIO, cast
@@ -60,7 +60,12 @@ _RETRIES = {
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
 }
-_OPTIONS = ("endpoint", "region", "path.style.access")
+_OPTIONS = {
+    "S3Store": ("endpoint", "region", "path.style.access"),
+    "GCSStore": ("endpoint",),
+    "AzureStore": ("endpoint",),
+}
+"""What the query of a URI may say, under the names of Flink's options, without ``s3.`` before them."""
 
 
 class ObjectFileSystem:
@@ -93,7 +98,8 @@ class ObjectFileSystem:
         if not bucket:
             message = f"a URI of an object store names a bucket, as {scheme}://bucket/path; got {uri!r}"
             raise ConfigurationError(message)
-        return cls(_place(OBJECT_SCHEMES[scheme], bucket, _options(query, uri))), f"{bucket}/{key}".rstrip("/")
+        kind = OBJECT_SCHEMES[scheme]
+        return cls(_place(kind, bucket, _options(query, uri, _OPTIONS[kind]))), f"{bucket}/{key}".rstrip("/")
 
     def read_bytes(self, path: str, max_bytes: int | None = None) -> bytes:
         with _errors("read", path):
@@ -245,7 +251,7 @@ class _ObjectOutput(ClientOutput):
 # --------------------------------------------------------------------------------------------------------------- stores
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What a URI's query says, under the names of Flink's options, without ``s3.`` before them."""
+    """What a URI's query says."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -324,14 +330,14 @@ def _open_store(kind: str, bucket: str, options: _Options) -> Any:
         raise ConfigurationError(message) from error
 
 
-def _options(query: str, uri: str) -> _Options:
+def _options(query: str, uri: str, known: Sequence[str]) -> _Options:
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         option = name.removeprefix("s3.")
         option = {"endpoint.region": "region", "path-style-access": "path.style.access"}.get(option, option)
-        if option not in _OPTIONS:
-            message = f"a URI of an object store has no option {name!r}; got {uri!r}"
-            raise ConfigurationError(message, hint=nearest(option, _OPTIONS) or f"it has {', '.join(_OPTIONS)}")
+        if option not in known:
+            message = f"a URI of {uri.partition(':')[0]}:// has no option {name!r}; got {uri!r}"
+            raise ConfigurationError(message, hint=nearest(option, known) or f"it has {', '.join(known)}")
         given[option] = value
     style = given.get("path.style.access")
     if style not in (None, "true", "false"):

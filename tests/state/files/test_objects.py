@@ -165,6 +165,8 @@ def test_options_of_a_uri_come_before_the_environment(s3_server, s3_bucket, monk
         ("s3://b/x?endpont=http://h", "no option 'endpont'.*\n.*did you mean 'endpoint'"),
         ("s3://b/x?endpoint=h:9000", "is a URL"),
         ("s3://b/x?path.style.access=yes", "'true' or 'false'"),
+        ("gs://b/x?region=eu", r"a URI of gs:// has no option 'region'.*\n.*it has endpoint"),
+        ("az://c/x?path.style.access=true", "a URI of az:// has no option 'path.style.access'"),
         ("s3://b/x?s3.access-key=k", "must not hold credentials"),
         ("s3://b/x?endpoint=http://user:key@h:9000", "must not hold credentials.*a password in option 'endpoint'"),
         ("s3://b/x?region=r&endpoint=https%3A%2F%2Fuser%3Akey%40h", "must not hold credentials"),
