@@ -12,6 +12,8 @@ from campaigns import campaign
 SOAKS = {
     "cassandra": ["cassandra_soak.py"],
     "cassandra, numbers of the sink": ["cassandra_soak.py", "--order", "sink"],
+    "hbase": ["hbase_soak.py"],
+    "hbase, numbers of the sink": ["hbase_soak.py", "--order", "sink"],
     "http": ["http_soak.py"],
     "kafka": ["kafka_soak.py"],
     "kinesis": ["kinesis_soak.py"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
+from campaigns import campaign
 from hudi_server import hudi_server  # noqa: F401 - fixtures
 from reading_kit import reader_of
 
@@ -19,7 +20,7 @@ WIDER = "n long, ts long, name string, more double, day string"
 FIRST = [(1, 1, "a", "2024-01-01"), (2, 1, "ä%", "2024-01-01"), (3, 1, None, "2024-01-02")]
 
 
-@pytest.fixture(params=["6", "8"])
+@pytest.fixture(params=[campaign("6"), "8"])
 def version(request):
     return {"hoodie__write__table__version": request.param, "hoodie__write__auto__upgrade": "false"}
 
