@@ -25,7 +25,8 @@ from headrace.engine.connectors.contract import (
 from headrace.engine.errors import ConfigurationError, SourceError
 
 from ...formats.schemas import schema_of
-from ..messages.client_thread import AnswerError, AwayError, patience_s_of, patiently
+from ..messages.arguments import patience_s_of
+from ..messages.client_thread import AnswerError, AwayError, patiently
 from .cell_values import TableFields
 from .gateway import HbaseClient
 from .region_reader import RegionReader, RegionScan

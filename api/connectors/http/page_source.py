@@ -15,7 +15,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.state.type_variables import OUT
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import columns_of, patience_s_of
 from ..messages.decoding import MessageDecoder, OnError
 from ..messages.tls import Tls
 from .addresses import AddressSource, duration_s
@@ -98,9 +98,13 @@ class HttpPageSource(AddressSource[OUT]):
             interval_s=duration_s("interval", interval),
             patience_s=patience_s_of(patience),
         )
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Record](
-            value, lambda record: record.body, lambda record: record.place, PAGE_METADATA, dict(columns), on_error
+            value,
+            lambda record: record.body,
+            lambda record: record.place,
+            PAGE_METADATA,
+            columns_of(metadata),
+            on_error,
         )
 
     def produced_columns(self) -> pa.Schema | None:

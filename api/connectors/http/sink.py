@@ -27,7 +27,7 @@ from headrace.engine.connectors.contract import CommitRetry, Committer, Committe
 from headrace.engine.errors import ConfigurationError, SinkError, TypeMismatchError
 
 from ...formats.messages import JsonMessages, MessageFormat, require_format
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import patience_s_of
 from ..messages.numbered_output import NumberedWriter, PreparedCommitter
 from ..messages.tls import Tls
 from .addresses import duration_s

@@ -17,7 +17,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.state.type_variables import OUT
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import columns_of, patience_s_of
 from ..messages.decoding import MessageDecoder, Metadata, OnError
 from ..messages.tls import Tls
 from .addresses import AddressSource, duration_s
@@ -281,9 +281,13 @@ class HttpEventSource(AddressSource[OUT]):
         self._thread_of = partial(
             _EventThread, kinds, needs_ids, self._endpoint, duration_s("retry", retry), patience_s_of(patience)
         )
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[StreamRecord](
-            value, lambda record: record.body, lambda record: record.place, EVENT_METADATA, dict(columns), on_error
+            value,
+            lambda record: record.body,
+            lambda record: record.place,
+            EVENT_METADATA,
+            columns_of(metadata),
+            on_error,
         )
 
     def produced_columns(self) -> pa.Schema | None:
@@ -353,9 +357,13 @@ class HttpLineSource(AddressSource[OUT]):
             duration_s("interval", interval),
             patience_s_of(patience),
         )
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[StreamRecord](
-            value, lambda record: record.body, lambda record: record.place, LINE_METADATA, dict(columns), on_error
+            value,
+            lambda record: record.body,
+            lambda record: record.place,
+            LINE_METADATA,
+            columns_of(metadata),
+            on_error,
         )
 
     def produced_columns(self) -> pa.Schema | None:

@@ -34,6 +34,7 @@ from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat, require_format
+from ..messages.arguments import columns_of
 from .client import Client, require_servers
 from .offsets import KafkaOffsets
 from .partitions import Partitions
@@ -120,10 +121,11 @@ class KafkaSource(Source[OUT]):
             raise ConfigurationError(message)
         self.is_bounded = stop is not None
         interval_ms = None if discovery_interval is None else parse_duration_ms(discovery_interval)
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._scan = _Scan(names, topic_pattern, start, stop, interval_ms, group_id)
         self._client = Client(servers, properties)
-        self._settings = ReadSettings(value, key, _checked(columns, value, key), deletions, on_error, group_id, advice)
+        self._settings = ReadSettings(
+            value, key, _checked(columns_of(metadata), value, key), deletions, on_error, group_id, advice
+        )
 
     def __repr__(self) -> str:
         return f"KafkaSource({', '.join(self._scan.topics) or self._scan.pattern!r})"

@@ -20,7 +20,7 @@ from headrace.engine.errors import ConfigurationError, ProgramError, SinkError
 from headrace.state.values.sharing import shown
 
 from ...formats.messages import MessageFormat, require_format
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import patience_s_of
 from .client import TIMEOUT_S, Stream, StreamError, kind_of
 
 __all__ = ["KinesisSink"]

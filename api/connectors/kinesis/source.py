@@ -20,9 +20,8 @@ from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import columns_of, patience_s_of, since_ms_of
 from ..messages.decoding import MessageDecoder, OnError
-from ..messages.fetching import since_ms_of
 from .client import Stream
 from .reader import METADATA, KinesisReader, Message, Pace
 from .shards import Scan, ShardEnumerator
@@ -102,9 +101,8 @@ class KinesisSource(Source[OUT]):
         self._stream = Stream(stream, region, endpoint, dict(options))
         self._scan = Scan(start == "latest", since_ms_of(start), bounded, interval_ms)
         self._pace = Pace(pause_ms / 1_000, max_records_per_read, patience_s_of(patience), on_expired)
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Message](
-            value, lambda one: one.data, lambda one: one.place, METADATA, dict(columns), on_error
+            value, lambda one: one.data, lambda one: one.place, METADATA, columns_of(metadata), on_error
         )
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What connectors of messages share: threads for clients, readers of what they fetch, records, output that is numbered.
+"""What connectors of messages share: arguments, threads for clients, readers of what they fetch, numbered output.
 
 May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `numbered_output`.
 """

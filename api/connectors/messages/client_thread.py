@@ -16,10 +16,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from headrace.engine.errors import ConfigurationError, SourceError, raise_from_outside
-from headrace.state.values.durations import parse_duration_ms
+from headrace.engine.errors import SourceError, raise_from_outside
 
-__all__ = ["AnswerError", "AwayError", "ClientThread", "patience_s_of", "patiently"]
+__all__ = ["AnswerError", "AwayError", "ClientThread", "patiently"]
 
 Answer = TypeVar("Answer")
 
@@ -52,19 +51,6 @@ class AwayError(SourceError):
     """
 
     wait_s = 0.0
-
-
-def patience_s_of(patience: int | str) -> float:
-    """How long a server may be away, in seconds, as a source's argument says it.
-
-    Raises:
-        ConfigurationError: If it is no duration, or less than none.
-    """
-    patience_ms = parse_duration_ms(patience)
-    if patience_ms < 0:
-        message = f"patience must not be negative; got {patience!r}"
-        raise ConfigurationError(message)
-    return patience_ms / 1_000
 
 
 def patiently(ask: Callable[[], Answer], patience_s: float) -> Answer:

@@ -25,34 +25,15 @@ from headrace.engine.connectors.contract import (
     Split,
     SplitFinished,
 )
-from headrace.engine.errors import ConfigurationError
 
 from .client_thread import ClientThread
 
-__all__ = ["POLL_MS", "Fetched", "FetchingReader", "Reading", "since_ms_of"]
+__all__ = ["POLL_MS", "Fetched", "FetchingReader", "Reading"]
 
 POLL_MS = 5
 """How soon to look again when nothing was there."""
 
 CLOSE_TIMEOUT_S = 2.0
-
-MOST_DIGITS = 15
-"""Of milliseconds since the epoch: the year 33,658."""
-
-
-def since_ms_of(start: str) -> int:
-    """When messages must have come, epoch milliseconds, as a source's argument says it; 0 for whenever.
-
-    Raises:
-        ConfigurationError: If that is no beginning.
-    """
-    text = start.removeprefix("timestamp:") if isinstance(start, str) else ""
-    if text != start and text.isdecimal() and len(text) <= MOST_DIGITS:
-        return int(text)
-    if start not in ("earliest", "latest"):
-        message = f"start must be earliest, latest, or timestamp: and epoch milliseconds; got {start!r}"
-        raise ConfigurationError(message)
-    return 0
 
 
 class Reading(Protocol):

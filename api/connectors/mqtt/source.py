@@ -29,7 +29,7 @@ from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import columns_of, names_of, patience_s_of, remember_ms_of
 from ..messages.decoding import MessageDecoder, OnError
 from ..messages.tls import Tls
 from .client import FOR_EVER_S, KEEPALIVE_S, Broker
@@ -110,10 +110,7 @@ class MqttSource(Source[OUT]):
         patience: int | str = "1 min",
         tls: Tls | None = None,
     ) -> None:
-        filters = (topics,) if isinstance(topics, str) else tuple(topics)
-        if not filters or len(set(filters)) < len(filters):
-            message = f"a source reads topic filters, each once; got {topics!r}"
-            raise ConfigurationError(message)
+        filters = names_of("topic filters", topics)
         for one in filters:
             check_filter(one)
         if not isinstance(client_id, str) or not client_id or "\0" in client_id:
@@ -132,11 +129,8 @@ class MqttSource(Source[OUT]):
         if on_session_lost not in ("fail", "warn"):
             message = f"on_session_lost must be fail or warn; got {on_session_lost!r}"
             raise ConfigurationError(message)
-        remember_ms = parse_duration_ms(remember)
-        if remember_ms < LEAST_MEMORY_MS:
-            message = f"remember must be {LEAST_MEMORY_MS // 1_000} s at least; got {remember!r}"
-            hint = "a broker takes a while to notice that a connection is gone, and gives its messages again then"
-            raise ConfigurationError(message, hint=hint)
+        hint = "a broker takes a while to notice that a connection is gone, and gives its messages again then"
+        remember_ms = remember_ms_of(remember, LEAST_MEMORY_MS, hint)
         self._scan = _Scan(filters, consumers, client_id)
         self._broker = Broker.of(url, tls)
         self._settings = SessionSettings(
@@ -149,9 +143,8 @@ class MqttSource(Source[OUT]):
             remember_ms=remember_ms,
             patience_s=patience_s_of(patience),
         )
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Message](
-            value, lambda message: message.body, lambda message: message.place, METADATA, dict(columns), on_error
+            value, lambda message: message.body, lambda message: message.place, METADATA, columns_of(metadata), on_error
         )
 
     def __repr__(self) -> str:

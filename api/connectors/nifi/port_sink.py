@@ -18,7 +18,7 @@ from headrace.engine.connectors.contract import SinkWriter, WriterContext
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
 
 from ...formats.messages import MessageFormat, require_format
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import patience_s_of
 from ..messages.confirming import CONFIRM_TIMEOUT_S, ConfirmedSender, ConfirmedWriter
 from ..messages.tls import Tls
 from .site_to_site import FlowFile, NiFiAwayError, Place, Site

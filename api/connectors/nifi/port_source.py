@@ -16,10 +16,9 @@ from headrace.engine.connectors.contract import (
 )
 from headrace.engine.errors import ConfigurationError
 from headrace.state.type_variables import OUT
-from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import columns_of, names_of, patience_s_of, remember_ms_of
 from ..messages.decoding import MessageDecoder, OnError
 from ..messages.tls import Tls
 from .port_reader import METADATA, Message, PortReader, PortSettings
@@ -73,26 +72,18 @@ class NiFiSource(Source[OUT]):
         tls: Tls | None = None,
         patience: int | str = "1 min",
     ) -> None:
-        self._ports = (ports,) if isinstance(ports, str) else tuple(ports)
-        if not self._ports or not all(self._ports) or len(set(self._ports)) < len(self._ports):
-            message = f"a source reads output ports, each once; got {ports!r}"
-            raise ConfigurationError(message)
+        self._ports = names_of("output ports", ports)
         for name, number in (("prefetch", prefetch), ("batch_count", batch_count), ("batch_bytes", batch_bytes)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 message = f"{name} must be 1 at least; got {number!r}"
                 raise ConfigurationError(message)
-        remember_ms = parse_duration_ms(remember)
-        if remember_ms < LEAST_MEMORY_MS:
-            message = f"remember must be {LEAST_MEMORY_MS // 1_000} s at least; got {remember!r}"
-            raise ConfigurationError(
-                message, hint="what NiFi rolls back comes again when its transaction's time is over"
-            )
+        hint = "what NiFi rolls back comes again when its transaction's time is over"
+        remember_ms = remember_ms_of(remember, LEAST_MEMORY_MS, hint)
         wishes = {"batch-count": batch_count, "batch-size": batch_bytes, "batch-duration": 1_000}
         self._place = Place.of(url, tls)
         self._settings = PortSettings(deduplicate, prefetch, wishes, remember_ms, patience_s_of(patience))
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Message](
-            value, lambda one: one.flow_file.content, lambda one: one.place, METADATA, dict(columns), on_error
+            value, lambda one: one.flow_file.content, lambda one: one.place, METADATA, columns_of(metadata), on_error
         )
 
     def __repr__(self) -> str:

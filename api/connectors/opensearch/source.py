@@ -29,7 +29,8 @@ from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import AnswerError, AwayError, patience_s_of, patiently
+from ..messages.arguments import columns_of, patience_s_of
+from ..messages.client_thread import AnswerError, AwayError, patiently
 from ..messages.decoding import MessageDecoder, OnError
 from .client import SearchClient, Service, quoted
 from .reader import METADATA, Document, IndexReader, Scan, search_body
@@ -83,13 +84,12 @@ class OpenSearchSource(Source[OUT]):
         self._client = SearchClient(client) if isinstance(client, str) else client
         self._slices = slices
         keep_alive_ms = parse_duration_ms(keep_alive)
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Document](
             value,
             lambda document: document.source,
             lambda document: f"document {document.id!r}",
             METADATA,
-            dict(columns),
+            columns_of(metadata),
             on_error,
         )
         wanted = _fields_of(value.schema)

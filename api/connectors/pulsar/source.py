@@ -28,9 +28,9 @@ from headrace.state.type_variables import OUT
 from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import AwayError, patience_s_of, patiently
+from ..messages.arguments import columns_of, names_of, patience_s_of, since_ms_of
+from ..messages.client_thread import AwayError, patiently
 from ..messages.decoding import MessageDecoder, OnError
-from ..messages.fetching import since_ms_of
 from .client import Client, pulsar, told, will_not_pass
 from .reader import METADATA, Id, Message, PulsarReader, id_of, in_chunks
 
@@ -97,11 +97,14 @@ class PulsarSource(Source[OUT]):
         self._client = Client(service_url, token, dict(options))
         self._patience_s = patience_s_of(patience)
         self._subscription = subscription
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Message](
-            value, lambda one: one.data, lambda one: f"message {':'.join(map(str, one.id))}", METADATA, dict(columns),
+            value,
+            lambda one: one.data,
+            lambda one: f"message {':'.join(map(str, one.id))}",
+            METADATA,
+            columns_of(metadata),
             on_error,
-        )  # fmt: skip
+        )
 
     def __repr__(self) -> str:
         return f"PulsarSource({', '.join(self._scan.topics)})"
@@ -125,11 +128,7 @@ def _names_of(topics: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigurationError: If they are none, or name a topic that keeps nothing.
     """
-    names = (topics,) if isinstance(topics, str) else tuple(topics) if isinstance(topics, Sequence) else ()
-    is_right = all(isinstance(name, str) and name for name in names)
-    if not names or not is_right or len(set(names)) < len(names):
-        message = f"a source reads topics, each once; got {topics!r}"
-        raise ConfigurationError(message)
+    names = names_of("topics", topics)
     for name in names:
         if name.startswith("non-persistent:"):
             message = f"a topic that keeps nothing cannot be read exactly once; got {name!r}"

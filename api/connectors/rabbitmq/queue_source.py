@@ -25,10 +25,9 @@ from headrace.engine.connectors.contract import (
 )
 from headrace.engine.errors import ConfigurationError
 from headrace.state.type_variables import OUT
-from headrace.state.values.durations import parse_duration_ms
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import columns_of, names_of, patience_s_of, remember_ms_of
 from ..messages.decoding import MessageDecoder, OnError
 from .address import HEARTBEAT_S, QUEUE_PORT, Address
 from .queue_reader import METADATA, Message, QueueReader, QueueSettings
@@ -87,10 +86,7 @@ class RabbitQueueSource(Source[OUT]):
         on_error: OnError = "fail",
         patience: int | str = "1 min",
     ) -> None:
-        names = (queues,) if isinstance(queues, str) else tuple(queues)
-        if not names or not all(names) or len(set(names)) < len(names):
-            message = f"a source reads queues, each once; got {queues!r}"
-            raise ConfigurationError(message)
+        names = names_of("queues", queues)
         if deduplicate_by not in (None, "correlation_id", "message_id"):
             message = f"deduplicate_by must be correlation_id, message_id or None; got {deduplicate_by!r}"
             raise ConfigurationError(message)
@@ -101,17 +97,13 @@ class RabbitQueueSource(Source[OUT]):
         if not 1 <= prefetch <= MOST_PREFETCH:
             message = f"prefetch must be from 1 to {MOST_PREFETCH}; got {prefetch}"
             raise ConfigurationError(message)
-        remember_ms = parse_duration_ms(remember)
-        if remember_ms < LEAST_MEMORY_MS:
-            message = f"remember must be {LEAST_MEMORY_MS // 1_000} s at least; got {remember!r}"
-            hint = "RabbitMQ takes a while to notice that a connection is gone, and gives its messages again then"
-            raise ConfigurationError(message, hint=hint)
+        hint = "RabbitMQ takes a while to notice that a connection is gone, and gives its messages again then"
+        remember_ms = remember_ms_of(remember, LEAST_MEMORY_MS, hint)
         self._scan = _Scan(names, consumers)
         self._address = Address.of(url, "amqp", QUEUE_PORT)
         self._settings = QueueSettings(deduplicate_by, prefetch, remember_ms, patience_s_of(patience))
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Message](
-            value, lambda message: message.body, lambda message: message.place, METADATA, dict(columns), on_error
+            value, lambda message: message.body, lambda message: message.place, METADATA, columns_of(metadata), on_error
         )
 
     def __repr__(self) -> str:

@@ -29,7 +29,8 @@ from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.type_variables import OUT
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import AwayError, patience_s_of, patiently
+from ..messages.arguments import columns_of, names_of, patience_s_of
+from ..messages.client_thread import AwayError, patiently
 from ..messages.decoding import MessageDecoder, OnError
 from .address import STREAM_PORT, Address
 from .stream_client import INTERNAL_ERROR, UNAVAILABLE, StreamRefusedError, StreamsAwayError, chunk_at_edge
@@ -74,17 +75,13 @@ class RabbitStreamSource(Source[OUT]):
         on_error: OnError = "fail",
         patience: int | str = "1 min",
     ) -> None:
-        names = (streams,) if isinstance(streams, str) else tuple(streams)
-        if not names or not all(names) or len(set(names)) < len(names):
-            message = f"a source reads streams, each once; got {streams!r}"
-            raise ConfigurationError(message)
+        names = names_of("streams", streams)
         self.is_bounded = bounded
         self._scan = _Scan(names, *_start_of(start), bounded)
         self._address = Address.of(url, "rabbitmq-stream", STREAM_PORT)
         self._patience_s = patience_s_of(patience)
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[Message](
-            value, lambda one: one.body, lambda one: f"offset {one.offset}", METADATA, dict(columns), on_error
+            value, lambda one: one.body, lambda one: f"offset {one.offset}", METADATA, columns_of(metadata), on_error
         )
 
     def __repr__(self) -> str:

@@ -31,7 +31,8 @@ from headrace.state.credentials import masked
 from headrace.state.type_variables import OUT
 
 from ...formats.messages import MessageFormat
-from ..messages.client_thread import AwayError, patience_s_of, patiently
+from ..messages.arguments import columns_of, names_of, patience_s_of
+from ..messages.client_thread import AwayError, patiently
 from ..messages.decoding import MessageDecoder, OnError
 from .client import Client, redis
 from .reader import METADATA, Entry, RedisReader, parse_id
@@ -79,10 +80,7 @@ class RedisStreamSource(Source[OUT]):
         patience: int | str = "1 min",
         options: Mapping[str, Any] = {},
     ) -> None:
-        names = (streams,) if isinstance(streams, str) else tuple(streams)
-        if not names or not all(names) or len(set(names)) < len(names):
-            message = f"a source reads streams, each once; got {streams!r}"
-            raise ConfigurationError(message)
+        names = names_of("streams", streams)
         if start not in ("earliest", "latest") and parse_id(start) is None:
             message = f"start must be earliest, latest or an entry's id, as 1526919030474-55; got {start!r}"
             raise ConfigurationError(message)
@@ -93,14 +91,13 @@ class RedisStreamSource(Source[OUT]):
         self._scan = _Scan(names, start, bounded)
         self._client = Client(url, dict(options))
         self._patience_s = patience_s_of(patience)
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._field = name = field.encode()
         self._decoder = MessageDecoder[Entry](
             value,
             lambda entry: entry.fields[name],
             lambda entry: f"entry {entry.id}",
             METADATA,
-            dict(columns),
+            columns_of(metadata),
             on_error,
         )
 

@@ -25,7 +25,8 @@ from ...formats.messages import MessageFormat, require_format
 from ..http.addresses import duration_s
 from ..http.client import Endpoint, HttpAwayError, HttpRefusedError
 from ..http.json_places import Pointer
-from ..messages.client_thread import AwayError, ClientThread, patience_s_of
+from ..messages.arguments import patience_s_of
+from ..messages.client_thread import AwayError, ClientThread
 from ..messages.confirming import MOST_UNCONFIRMED, ConfirmedSender, ConfirmedWriter
 from ..messages.tls import Tls
 from .connection import Dialing, WebSocketConnection, check_client, dialing_of, messages_of

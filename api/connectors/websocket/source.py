@@ -25,7 +25,7 @@ from ..http.json_places import Pointer
 from ..http.page_reader import away_of, refused_of
 from ..http.stream_reader import Place, Reading, StreamReader, StreamRecord, StreamThread
 from ..http.stream_source import LINE_METADATA
-from ..messages.client_thread import patience_s_of
+from ..messages.arguments import columns_of, patience_s_of
 from ..messages.decoding import MessageDecoder, OnError
 from ..messages.tls import Tls
 from .connection import ClosedError, Dialing, WebSocketConnection, check_client, dialing_of, messages_of
@@ -248,9 +248,13 @@ class WebSocketSource(AddressSource[OUT]):
             messages_of("subscribe", subscribe, str, bytes), told, bounded,
         )  # fmt: skip
         self._patience_s = patience_s_of(patience)
-        columns = metadata if isinstance(metadata, Mapping) else {name: name for name in metadata}
         self._decoder = MessageDecoder[StreamRecord](
-            value, lambda record: record.body, lambda record: record.place, WEBSOCKET_METADATA, dict(columns), on_error
+            value,
+            lambda record: record.body,
+            lambda record: record.place,
+            WEBSOCKET_METADATA,
+            columns_of(metadata),
+            on_error,
         )
 
     def produced_columns(self) -> pa.Schema | None:

@@ -15,9 +15,9 @@ from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.cassandra import CassandraClient, CassandraLookup, CassandraSink, CassandraSource
-from ..connectors.contract import Options, TableConnector, lookup_cache_of, lookup_retries_of
+from ..connectors.contract import Options, lookup_cache_of, lookup_retries_of
 from ..connectors.deletions import DELETED, with_deletions
-from .upsert_options import order_of, writing_of
+from .upsert_options import UpsertTable, order_of, writing_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["CassandraTable"]
 
 
-class CassandraTable(TableConnector):
+class CassandraTable(UpsertTable):
     """A table of Cassandra, which must be there; changes are applied by its PRIMARY KEY.
 
     Options: ``hosts`` (several with semicolons between), ``keyspace``, ``table-name``, ``username``, ``password``,
@@ -63,21 +63,13 @@ class CassandraTable(TableConnector):
             options.take("consistency", str.upper, "LOCAL_QUORUM"),
         )
         self._table = f"{options.need('keyspace')}.{options.need('table-name')}"
-        self._order = order_of(options, schema)
+        self.order = order_of(options, schema)
         self._numbers_table = options.take("sink.numbers-table", str, "headrace_numbers")
         self._writing = writing_of(options)
         self._splits = options.take("scan.splits", int, 16)
         self._page_size = options.take("scan.fetch-size", int, 1_000)
         self.lookup_cache = lookup_cache_of(options)
         self._lookup_retries = lookup_retries_of(options)
-
-    def keyed_by(self, primary_key: tuple[str, ...]) -> None:
-        """Take the PRIMARY KEY."""
-        super().keyed_by(primary_key)
-        self.takes_changes = self.applies_by_key = bool(primary_key)
-        if not primary_key and self._order is not None:
-            message = "'sink.order-column' is for tables with a PRIMARY KEY"
-            raise ConfigurationError(message)
 
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
@@ -111,7 +103,7 @@ class CassandraTable(TableConnector):
             self._table,
             schema=schema,
             key=self.primary_key,
-            order=self._order,
+            order=self.order,
             delete_column=DELETED,
             numbers_table=self._numbers_table,
             options=self._writing,

@@ -16,9 +16,9 @@ from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.state.extras import needs
 
 from ...connectors.mongodb import MongodbClient, MongodbLookup, MongodbSink, MongodbSource
-from ..connectors.contract import Options, TableConnector, lookup_cache_of, lookup_retries_of
+from ..connectors.contract import Options, lookup_cache_of, lookup_retries_of
 from ..connectors.deletions import DELETED, with_deletions
-from .upsert_options import order_of, writing_of
+from .upsert_options import UpsertTable, order_of, writing_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MongodbTable"]
 
 
-class MongodbTable(TableConnector):
+class MongodbTable(UpsertTable):
     """A collection of MongoDB; changes are applied by its PRIMARY KEY.
 
     Options: ``uri``, ``database``, ``collection``, ``bson-type.*`` (objectId, uuid), ``connection.request-timeout``;
@@ -56,8 +56,8 @@ class MongodbTable(TableConnector):
         self._client = MongodbClient(options.need("uri"))
         self._collection = f"{options.need('database')}.{options.need('collection')}"
         self._bson_types = options.take_all("bson-type.")
-        self._order = order_of(options, schema)
-        self._marker = options.take("sink.deletion-marker")
+        self.order = order_of(options, schema)
+        self.marker = options.take("sink.deletion-marker")
         self._number_field = options.take("sink.number-field", str, "_number")
         self._numbers = options.take("sink.numbers-collection", str, "headrace_numbers")
         options.choice("sink.delivery-guarantee", ("at-least-once",), "at-least-once")
@@ -66,18 +66,10 @@ class MongodbTable(TableConnector):
         self._page_size = options.take("scan.fetch-size", int, 2_048)
         query = options.take("scan.filter", _query)
         # What is deleted is no row, though its document stays.
-        self._there = None if self._marker is None else {self._marker: None}
+        self._there = None if self.marker is None else {self.marker: None}
         self._query = {"$and": [self._there, query]} if self._there and query else self._there or query
         self.lookup_cache = lookup_cache_of(options)
         self._lookup_retries = lookup_retries_of(options)
-
-    def keyed_by(self, primary_key: tuple[str, ...]) -> None:
-        """Take the PRIMARY KEY."""
-        super().keyed_by(primary_key)
-        self.takes_changes = self.applies_by_key = bool(primary_key)
-        if not primary_key and (self._order is not None or self._marker is not None):
-            message = "'sink.order-column' and 'sink.deletion-marker' are for tables with a PRIMARY KEY"
-            raise ConfigurationError(message)
 
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
@@ -114,9 +106,9 @@ class MongodbTable(TableConnector):
             self._collection,
             schema=schema,
             key=self.primary_key,
-            order=self._order,
+            order=self.order,
             delete_column=DELETED,
-            deletion_marker=self._marker,
+            deletion_marker=self.marker,
             bson_types=self._types_of(schema),
             number_field=self._number_field,
             numbers_collection=self._numbers,

@@ -17,10 +17,10 @@ from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.opensearch import JsonMessages, OpenSearchSink, OpenSearchSource, SearchClient, UpsertOptions
 from ...connectors.opensearch.reader import METADATA
-from ..connectors.contract import Options, TableConnector
+from ..connectors.contract import Options
 from ..connectors.deletions import DELETED, with_deletions
 from ..connectors.message_formats import on_error_of
-from .upsert_options import order_of, refused_of
+from .upsert_options import UpsertTable, order_of, refused_of
 
 if TYPE_CHECKING:
     from ...stream.data_stream import DataStream
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["SEARCH_TABLES", "OpenSearchTable"]
 
 
-class OpenSearchTable(TableConnector):
+class OpenSearchTable(UpsertTable):
     """Documents of an index; with a PRIMARY KEY changes are applied by it, without one rows are added.
 
     Options: ``hosts`` (several with semicolons between), ``index``, ``username``, ``password``,
@@ -72,8 +72,8 @@ class OpenSearchTable(TableConnector):
             raise ConfigurationError(message)
         options.choice("format", ("json",), "json")
         self._delimiter = options.take("document-id.key-delimiter", str, "_")
-        self._order = order_of(options, schema)
-        self._marker = options.take("sink.deletion-marker")
+        self.order = order_of(options, schema)
+        self.marker = options.take("sink.deletion-marker")
         self._writing = UpsertOptions(
             batch_size=options.take("sink.bulk-flush.max-actions", int, 1_000),
             batch_bytes=options.take("sink.bulk-flush.max-size", Options.memory, 2 << 20),
@@ -84,19 +84,11 @@ class OpenSearchTable(TableConnector):
         )
         query = options.take("scan.query", _query)
         # What is deleted is no row, though its document stays.
-        there = None if self._marker is None else {"bool": {"must_not": [{"term": {self._marker: True}}]}}
+        there = None if self.marker is None else {"bool": {"must_not": [{"term": {self.marker: True}}]}}
         self._query = {"bool": {"filter": [there, query]}} if there and query else there or query
         self._slices = options.take("scan.slices", int, 1)
         self._keep_alive = options.take("scan.keep-alive", Options.duration, 300_000)
         self._on_error = on_error_of(options)
-
-    def keyed_by(self, primary_key: tuple[str, ...]) -> None:
-        """Take the PRIMARY KEY."""
-        super().keyed_by(primary_key)
-        self.takes_changes = self.applies_by_key = bool(primary_key)
-        if not primary_key and (self._order is not None or self._marker is not None):
-            message = "'sink.order-column' and 'sink.deletion-marker' are for tables with a PRIMARY KEY"
-            raise ConfigurationError(message)
 
     def stream(
         self, env: StreamExecutionEnvironment, schema: pa.Schema, watermarks: WatermarkStrategy | None = None
@@ -125,9 +117,9 @@ class OpenSearchTable(TableConnector):
             self._client,
             self._index,
             key=self.primary_key,
-            order=self._order,
+            order=self.order,
             delete_column=DELETED if self.primary_key else None,
-            deletion_marker=self._marker,
+            deletion_marker=self.marker,
             delimiter=self._delimiter,
             options=self._writing,
         )

@@ -1,4 +1,4 @@
-"""Options of tables that are written by key to a service without transactions, the same for all of them.
+"""Tables that are written by key to a service without transactions: what their options have in common.
 
 ``sink.order-column`` names what says which row of a key is newer; a second column behind a comma is for ties.
 """
@@ -12,9 +12,35 @@ import pyarrow as pa
 from headrace.engine.errors import ConfigurationError, nearest
 
 from ...connectors.upserts import OrderKey, UpsertOptions
-from ..connectors.contract import Options
+from ..connectors.contract import Options, TableConnector
 
-__all__ = ["order_of", "refused_of", "writing_of"]
+__all__ = ["UpsertTable", "order_of", "refused_of", "writing_of"]
+
+
+class UpsertTable(TableConnector):
+    """Rows that are written by the PRIMARY KEY; what needs one is refused without.
+
+    Attributes:
+        order: What says which row of a key is newer; None for the order of the changes.
+        marker: Where it is said that a row was deleted; None where it goes.
+    """
+
+    order: OrderKey | None = None
+    marker: str | None = None
+
+    def keyed_by(self, primary_key: tuple[str, ...]) -> None:
+        """Take the PRIMARY KEY.
+
+        Raises:
+            ConfigurationError: If there is none, and an option is about it.
+        """
+        super().keyed_by(primary_key)
+        self.takes_changes = self.applies_by_key = bool(primary_key)
+        said = {"sink.order-column": self.order, "sink.deletion-marker": self.marker}
+        for option, value in () if primary_key else said.items():
+            if value is not None:
+                message = f"{option!r} is for tables with a PRIMARY KEY"
+                raise ConfigurationError(message)
 
 
 def order_of(options: Options, schema: pa.Schema) -> OrderKey | None:
