@@ -116,11 +116,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         leave_costly(items, costs())
     keep_asked_for(config, items)
     for item in items:
+        lanes = lanes_of(item)
+        if lanes and not item.get_closest_marker("timeout"):  # who fetches and starts a server has patience of its own
+            item.add_marker(pytest.mark.timeout(float(config.getini("timeout")), func_only=True))
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
-        elif lanes := lanes_of(item):  # a server takes seconds of a core to start: only one process of a run does it
+        elif lanes:  # a server takes seconds of a core to start: only one process of a run does it
             item.add_marker(pytest.mark.xdist_group(min(lanes)))
     items.sort(key=turn_of if hasattr(config, "workerinput") else needs_no_ray)
 
