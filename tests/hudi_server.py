@@ -93,7 +93,13 @@ class HudiServer(ServerProcess):
         self._port = free_port()
         [jar] = jars.glob("hudi-spark*.jar")
         self._command = [sys.executable, "-c", _PROGRAM, str(jar), str(self._port)]
-        self._environment = {**os.environ, "JAVA_HOME": str(java), "PYSPARK_PYTHON": sys.executable}
+        self._environment = {
+            **os.environ,
+            "JAVA_HOME": str(java),
+            "PYSPARK_PYTHON": sys.executable,
+            # Each statement runs a few times: to compile it thoroughly takes longer than it ever runs.
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
         self._directory = directory
 
     def start(self) -> None:
