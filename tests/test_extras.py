@@ -46,6 +46,7 @@ from headrace.testing.sink_harness import SinkTestHarness
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = {"value": TextMessages()}
 ROW = {"k": "int32", "v": "int64"}
+MARIADB = "mariadb://me@127.0.0.1:1/d"
 POSTGRESQL = "postgresql://127.0.0.1:1/d"
 COLLECTOR = ExporterSettings("http://127.0.0.1:1")
 
@@ -77,6 +78,7 @@ STARTS = [
     ("iceberg", "pyiceberg", lambda: IcebergSource("a.b", catalog={"type": "sql", "uri": "sqlite://"})),
     ("kafka", "confluent_kafka", lambda: found(KafkaSource("127.0.0.1:1", "t", **TEXT))),
     ("kinesis", "boto3", lambda: found(KinesisSource("s", **TEXT, region="eu-west-1"))),
+    ("mariadb", "pymysql", lambda: SinkTestHarness(SqlSink.at_least_once(MARIADB, "t")).start()),
     ("mongodb", "pymongo", lambda: harness_of(MongodbSink("mongodb://127.0.0.1:1", "d.c", schema=ROW, key="k"))),
     ("mqtt", "paho", lambda: read(MqttSource("mqtt://127.0.0.1:1", "t", **TEXT, client_id="c"))),
     ("opensearch", "opensearchpy", lambda: harness_of(OpenSearchSink("http://127.0.0.1:1", "i", key="k"))),

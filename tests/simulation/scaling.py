@@ -70,7 +70,7 @@ class ScalingSystem(SimSystem):
         # Cores of TaskManagers, and processes that have no node yet.
         self._cpus: dict[str, float] = {}
         self._homeless: list[Any] = []
-        self._is_told, self._works = is_told, works
+        self._is_told, self._launches = is_told, works
         self._has_failed = False
         self._chance = random.Random(f"scaling-{seed}")
         self.schedule(TICK_MS, self._tick)
@@ -124,7 +124,7 @@ class ScalingSystem(SimSystem):
                 self._homeless.remove(host)
                 super()._begin(host)
         rooms = [shape.num_cpus for shape in self.launching]
-        for host in self._homeless if self._works else ():
+        for host in self._homeless if self._launches else ():
             self._want_room(self._cpus[host.name], rooms)
         self.nodes = [n for n in self.nodes if n.hosts or self.now_ms - n.idle_since_ms < IDLE_MS]
         self.schedule(self.now_ms + TICK_MS, self._tick)

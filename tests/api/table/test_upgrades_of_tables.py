@@ -298,6 +298,6 @@ def test_options_of_manner_are_options_of_the_connector(connector):
     named = re.findall(r"``([a-z0-9A-Z.*-]+)``", bases)
     for full in connector.manner:
         # Of registries the endings are said.
-        one = re.sub(r"^(value\.)?(avro|protobuf)-confluent(?=\.)", "", full)
+        one = re.sub(r"^((key|value)\.)?(avro|protobuf)-confluent(?=\.)", "", full)
         begin = one.removesuffix("*")
         assert any(name == one or (one.endswith("*") and name.startswith(begin)) for name in named), one
