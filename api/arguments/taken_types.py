@@ -60,12 +60,19 @@ def check_taken(step: str, function: Any, method: str, known: pa.Schema | None) 
 
 
 def _first_hint(function: Any) -> Any:
-    target = function if hasattr(function, "__code__") or hasattr(function, "__func__") else type(function).__call__
+    """The hint of the first parameter; None if there is none, or it is that of another function.
+
+    What wraps a function has its hints, and may take something else: a text that it makes a record of.
+    """
+    if isinstance(function, type):
+        return None
+    target = function if hasattr(function, "__code__") or hasattr(function, "__func__") else function.__call__
+    if hasattr(function, "__wrapped__") or hasattr(target, "__wrapped__"):
+        return None
     try:
         names = list(inspect.signature(target).parameters)
     except (TypeError, ValueError):
         return None
-    names = names[1:] if target is not function else names
     return hints_of(target).get(names[0]) if names else None
 
 

@@ -1,5 +1,6 @@
 """A function whose hint the records can never fit is refused where the program is written; what may fit is not."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,6 +32,30 @@ class Called:
 
 def of_text(value: str) -> str:
     return value
+
+
+def made_text(function):
+    @functools.wraps(function)
+    def called(value):
+        return function(str(value))
+
+    return called
+
+
+class CalledWithoutItself:
+    @staticmethod
+    def __call__(value: int, unit: str = "km") -> str:
+        return f"{value} {unit}"
+
+
+@functools.singledispatch
+def by_type(value: str) -> str:
+    return value
+
+
+@by_type.register
+def _(value: int) -> str:
+    return str(value)
 
 
 def of_text_or_bytes(value: str | bytes) -> str:
@@ -87,6 +112,9 @@ RIGHT = [
     ("numbers", of_anything),
     ("numbers", str),
     ("numbers", lambda value: value),
+    ("numbers", made_text(of_text)),
+    ("numbers", by_type),
+    ("numbers", CalledWithoutItself()),
     ("texts", of_text),
     ("texts", Longer()),
     ("texts", str.upper),
