@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from headrace.engine.columns.records import Batch, RowKind
@@ -46,6 +47,9 @@ TapChannels = Callable[[VertexId, int, "Tap | None"], list[ExecutionAttemptId]]
 which tasks there are.
 """
 
+
+_OF_RAW_INPUT = frozenset(("error", "raw"))
+"""Fields that quote what could not be decoded, in which no field to be hidden can be told apart."""
 
 _Shows: TypeAlias = SampleRecords | ShowRejectedRecords
 
@@ -102,8 +106,10 @@ def sample_records(tap_channels: TapChannels, request: SampleRecords) -> list[Re
 def rejected_records(rejected_of: RejectedOf, request: ShowRejectedRecords) -> list[RejectedSample]:
     """Show what operators have rejected last, of each kind of which there is any."""
     number = min(request.num_records, MOST_RECORDS)
+    masked = request.masked | _OF_RAW_INPUT if request.masked else request.masked
+    requests = {LATE: request, BAD: replace(request, masked=masked)}
     return [
-        RejectedSample(uid, name, kind, _shown(attempt, kept.last(kind, number), request))
+        RejectedSample(uid, name, kind, _shown(attempt, kept.last(kind, number), requests[kind]))
         for attempt, uid, name, kept in rejected_of(request.vertex)
         for kind in (LATE, BAD)
         if kept.last(kind, number)

@@ -17,6 +17,7 @@ from dashboard_kit import until
 from rest_kit import ask, rest_environment
 
 from headrace import OutputTag, TumblingEventTimeWindows, WatermarkStrategy
+from headrace.actors.hosts.record_samples import rejected_records
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSource
 from headrace.engine.columns.records import Batch
@@ -27,6 +28,8 @@ from headrace.engine.columns.rejected_records import (
     MOST_REJECTED_BYTES,
     RejectedRecords,
 )
+from headrace.engine.protocol.observation_messages import ShowRejectedRecords
+from headrace.state.identifiers import VertexId
 
 NUM_BEFORE_LATE = 100
 
@@ -68,6 +71,22 @@ def test_kept_columns_hold_no_buffers_of_what_they_were_cut_from():
     (piece,) = kept.last(LATE, MOST_REJECTED)
     assert piece.columns.get_total_buffer_size() <= 1_000
     assert piece.is_shared, "who reads the side output as well gets copies if it changes records"
+
+
+def test_what_could_not_be_decoded_is_hidden_where_fields_are():
+    kept, raw = RejectedRecords(), '{"card": "4711",'
+    letter = {"error": f"no JSON: {raw}", "split": "s", "position": "line 7", "raw": raw}
+    kept.keep(BAD, Batch.of_rows([letter]))
+
+    def shown(masked, *, hides_values=False):
+        request = ShowRejectedRecords(VertexId("v"), 10, frozenset(masked), hides_values)
+        (one,) = rejected_records(lambda _vertex: [("attempt", "uid", "name", kept)], request)
+        (record,) = one.sample.records
+        return ast.literal_eval(record.text)
+
+    assert shown(()) == letter
+    assert shown(["card"]) == {"error": "***", "split": "s", "position": "line 7", "raw": "***"}
+    assert shown((), hides_values=True) == dict.fromkeys(letter, "str")
 
 
 # ------------------------------------------------------------------------------------------------------------- by REST
