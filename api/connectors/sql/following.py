@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.types as kinds
@@ -188,17 +188,21 @@ class FollowingReader(SourceReader):
         rows = self._rows
         assert rows is not None
         if not self._is_checked:
-            if not rows.are_told_apart(self._key):
-                message = f"{list(self._key)} is no key of the table: rows that share a value could be missed"
-                hint = "name as key what is unique in the database and nowhere NULL"
-                raise ConfigurationError(message, hint=hint, table=".".join(self._settings.table))
+            if not rows.are_unique(self._key):
+                self._refuse(f"{list(self._key)} is no key of the table: rows that share a value could be missed")
             self._is_checked = True
         return rows
+
+    def _refuse(self, message: str) -> NoReturn:
+        hint = "name as key what is unique in the database and nowhere NULL"
+        raise ConfigurationError(message, hint=hint, table=".".join(self._settings.table))
 
     def _step(self, rows: TableRows, one: _Followed, max_records: int) -> pa.RecordBatch | None:
         """Look at the table if it is time, and read a page of what may be read."""
         where, values = in_range(rows, one.split.payload["range"])
         if self._now_ms() >= one.next_look_ms:
+            if rows.are_lacked(self._order[1:]):  # such a row is in no order with others
+                self._refuse(f"a row has no value of the key {list(self._order[1:])}: it could be missed")
             greatest = rows.greatest(self._column, where, values)
             now_ms = self._now_ms()
             if greatest is not None:

@@ -120,14 +120,18 @@ class TableRows:
         arrays = [self._column(one, item) for one, item in zip(columns, settings.schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=settings.schema)
 
-    def are_told_apart(self, names: Sequence[str]) -> bool:
-        """Whether columns are a key that no row lacks, by what the database says."""
-        if not any(key <= frozenset(names) for key in self._described().keys):
+    def are_unique(self, names: Sequence[str]) -> bool:
+        """Whether no two rows that have values of all of some columns share them, by what the database says."""
+        return any(key <= frozenset(names) for key in self._described().keys)
+
+    def are_lacked(self, names: Sequence[str]) -> bool:
+        """Whether a row has no value of one of some columns."""
+        if not names:
             return False
         target = self._settings.dialect.quoted(*self._settings.table)
         without = " OR ".join(f"{self.quoted(name)} IS NULL" for name in names)
         statement = f"SELECT 1 FROM {target} WHERE {without} LIMIT 1"
-        return not self._try("read rows", lambda cursor: _fetched(cursor, statement, ()))
+        return bool(self._try("read rows", lambda cursor: _fetched(cursor, statement, ())))
 
     def bounds(self, name: str) -> tuple[int, int] | None:
         """Return the least and the greatest value of a column of integers; None if it has none.

@@ -206,7 +206,7 @@ class _TableReader(SourceReader):
 
     def _reads_pages(self, rows: TableRows) -> bool:
         if self._is_paged is None:
-            self._is_paged = bool(self._key) and rows.are_told_apart(self._key)
+            self._is_paged = bool(self._key) and rows.are_unique(self._key) and not rows.are_lacked(self._key)
         return self._is_paged
 
     def _page(

@@ -169,6 +169,30 @@ def test_of_a_table_that_cannot_be_followed_the_reason_is_said(sqlite):
         reader.poll(1)
 
 
+def test_a_row_that_the_key_cannot_place_is_told_and_one_without_a_value_is_left_out(sqlite):
+    sqlite.execute(
+        "CREATE TABLE loose (n BIGINT UNIQUE, k TEXT UNIQUE)", "INSERT INTO loose VALUES (NULL, 'a'), (1, 'c')"
+    )
+    for key in ("n", "k"):
+        source = SqlSource(
+            sqlite.url, "loose", {"n": "int64", "k": "string"}, key=key, follow=GrowingColumn("n", commit_lag=0)
+        )
+        reader = source.create_reader()
+        now_ms = iter(itertools.count(0, 1_000))
+        reader.open(SimpleNamespace(now_ms=lambda ticks=now_ms: next(ticks)))
+        reader.add_splits(source.create_enumerator(EnumeratorContext(1)).discover().splits)
+        with contextlib.closing(reader):
+            assert reader.poll(9).batch.columns_as(None).to_pylist() == [{"n": 1, "k": "c"}]
+            sqlite.execute(
+                "INSERT INTO loose VALUES (NULL, 'b')" if key == "n" else "INSERT INTO loose VALUES (2, NULL)"
+            )
+            if key == "n":
+                assert reader.poll(9) is NOTHING_NOW
+                continue
+            with pytest.raises(ConfigurationError, match=r"no value of the key \['k'\]"):
+                reader.poll(9)
+
+
 def test_a_checkpoint_of_another_way_to_read_is_refused(sqlite):
     def reader(**options):
         return SqlSource(sqlite.url, "numbers", {"n": "int64", "part": "int64"}, key="n", **options).create_reader()
