@@ -51,6 +51,7 @@ class Column:
             ``time``, ``timestamp``, ``timestamptz``, ``interval``, ``json``, ``array``, ``uuid`` or ``any``.
         is_required: Whether a row cannot leave it out.
         is_generated: Whether it may not be written.
+        replaces_null: Whether the database writes something of its own where it is given a null.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Column:
     family: str
     is_required: bool
     is_generated: bool = False
+    replaces_null: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What MariaDB needs to be said differently, by the driver ``PyMySQL``.
 
 Its ways of making something else of a value are all shut: a session is strict, takes 0 as a number and no zero dates,
-and what it would round or cut without a word (fractions of seconds, digits of decimals) is refused before it is sent.
+and what it would round, cut or fill up without a word (fractions, digits, blanks) is refused before it is sent.
 Transactions are only where InnoDB is, and a commit that has returned is only there to stay where its log is written at
 each: tables of other engines and servers with other settings are refused as sinks. "On duplicate key" means any unique
 key, so a table that is written by key may have no other one.
@@ -31,10 +31,14 @@ from .dialects import IDLE_TRANSACTION_S, LOCK_TIMEOUT_S, Column, Dialect, Table
 
 __all__ = ["MARIADB", "of_mariadb", "pymysql_driver", "to_mariadb"]
 
+Convert = Callable[[Any], Any]
+
 _SQL_MODE = (
     "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
     "NO_AUTO_VALUE_ON_ZERO"
 )
+
+_NO_LIMIT = 2**64 - 1
 
 _FAMILIES = {
     "tinyint": "int",
@@ -70,7 +74,7 @@ _DESCRIBE_TABLE = "SELECT engine FROM information_schema.tables WHERE table_sche
 _DESCRIBE_COLUMNS = """
 SELECT column_name, data_type, column_type,
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
-       is_generated <> 'NEVER'
+       is_generated <> 'NEVER', is_nullable = 'NO' AND data_type = 'timestamp'
 FROM information_schema.columns WHERE table_schema = {schema} AND table_name = %s ORDER BY ordinal_position
 """
 
@@ -105,10 +109,11 @@ class _Mariadb:
         if connection.client_flag & driver.constants.CLIENT.FOUND_ROWS:
             message = "a connection to MariaDB must not be made with CLIENT.FOUND_ROWS: rows that are there would count"
             raise ConfigurationError(message)
+        connection.set_character_set("utf8mb4")  # the server's, and the driver's
         with connection.cursor(driver.cursors.Cursor) as cursor:
-            cursor.execute("SET NAMES utf8mb4")
             cursor.execute(
                 f"SET SESSION sql_mode = '{_SQL_MODE}', time_zone = '+00:00', autocommit = 0,"
+                f" sql_select_limit = {_NO_LIMIT},"
                 f" innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, lock_wait_timeout = {LOCK_TIMEOUT_S},"
                 f" idle_transaction_timeout = {IDLE_TRANSACTION_S}"
             )
@@ -153,8 +158,8 @@ class _Mariadb:
             return None
         cursor.execute(_DESCRIBE_COLUMNS.format(schema=schema), path)
         columns = {
-            name: Column(name, declared, _FAMILIES.get(kind, "other"), bool(is_required), bool(is_generated))
-            for name, kind, declared, is_required, is_generated in cursor.fetchall()
+            name: Column(name, declared, _FAMILIES.get(kind, "other"), *map(bool, others))
+            for name, kind, declared, *others in cursor.fetchall()
         }
         cursor.execute(_DESCRIBE_KEYS.format(schema=schema), path)
         keys: dict[str, set[str]] = {}
@@ -199,24 +204,63 @@ def pymysql_driver() -> Any:
 MARIADB: Dialect = _Mariadb()
 
 
-# --------------------------------------------------------------------------------------------------------------- values
-def to_mariadb(kind: pa.DataType, column: Column) -> Callable[[Any], Any] | None:
-    """Return what makes parameters of values of a type for a column; None for as they are."""
-    family = column.family
+# ----------------------------------------------------------------------------------------------------------- parameters
+def to_mariadb(kind: pa.DataType, column: Column, *, is_stored: bool = True) -> Convert | None:
+    """Return what makes parameters of values of a type for a column; None for as they are.
+
+    Args:
+        kind: The type.
+        column: The column.
+        is_stored: Whether it is to keep them: what it would change is refused then. Else they are compared with it.
+    """
+    convert = _parameter_of(kind, column)
+    check = _check_of(kind, column) if is_stored else None
+    if check is None:
+        return convert
+
+    def checked(value: Any) -> Any:
+        check(value)
+        return value if convert is None else convert(value)
+
+    return checked
+
+
+def _parameter_of(kind: pa.DataType, column: Column) -> Convert | None:
+    """What makes the driver's values of those of a type; None for as they are."""
+    is_text = column.family == "text"
     if kinds.is_boolean(kind):
         return int
     if kinds.is_nested(kind):
         return json_text
     if kinds.is_timestamp(kind):
-        if family == "text":
-            return lambda value: value.isoformat(sep=" ")
-        return functools.partial(_timestamp, _step_us(column), column.name)
+        return (lambda value: value.isoformat(sep=" ")) if is_text else _in_utc
     if kinds.is_time(kind):
-        return time.isoformat if family == "text" else functools.partial(_time, _step_us(column), column.name)
-    if kinds.is_date(kind) and family == "text":
-        return date.isoformat
-    if kinds.is_decimal(kind):
-        return str if family == "text" else functools.partial(_decimal, _scale(column), column.name)
+        return time.isoformat if is_text else None
+    if kinds.is_date(kind):
+        return date.isoformat if is_text else None
+    return str if kinds.is_decimal(kind) and is_text else None
+
+
+def _in_utc(value: datetime) -> datetime:
+    return value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
+
+
+# ------------------------------------------------------------------------------------------- what a column would change
+def _check_of(kind: pa.DataType, column: Column) -> Callable[[Any], None] | None:
+    """What refuses values of a type that a column would change without a word; None if there are none."""
+    name, family, numbers = column.name, column.family, _parameters(column)
+    if kinds.is_integer(kind) and column.type.startswith("year"):
+        return functools.partial(_check_year, name)
+    if kinds.is_integer(kind) and family == "float":
+        return functools.partial(_check_whole, name)
+    if kinds.is_decimal(kind) and family == "decimal":
+        return functools.partial(_check_digits, (*numbers, 0, 0)[1], name)
+    if (kinds.is_timestamp(kind) or kinds.is_time(kind)) and family != "text":
+        return functools.partial(_check_fraction, int(10 ** (6 - (numbers or [0])[0])), name)
+    if (kinds.is_string(kind) or kinds.is_large_string(kind)) and family == "text":
+        return functools.partial(_check_blanks, _blanks_from(column), column)
+    if family == "bytes" and column.type.startswith("binary"):
+        return functools.partial(_check_length, (numbers or [1])[0], column)
     return None
 
 
@@ -226,23 +270,26 @@ def _parameters(column: Column) -> list[int]:
     return [int(part) for part in inside.split(",")] if inside else []
 
 
-def _step_us(column: Column) -> int:
-    """How many microseconds the next time is away that a column keeps."""
-    return int(10 ** (6 - (_parameters(column) or [0])[0]))
+def _check_year(name: str, value: int) -> None:
+    if 1 <= value <= 99:
+        message = f"column {name!r} would take {value} for a year of this century or the last"
+        raise TypeMismatchError(message, hint="write years with all of their digits")
 
 
-def _scale(column: Column) -> int:
-    return (*_parameters(column), 0, 0)[1]
+def _check_whole(name: str, value: int) -> None:
+    if int(float(value)) != value:
+        message = f"column {name!r} would round {value}: it keeps 53 bits"
+        raise TypeMismatchError(message, hint="declare it as BIGINT, or cast in the program")
 
 
-def _timestamp(step_us: int, name: str, value: datetime) -> datetime:
-    _check_fraction(step_us, name, value)
-    return value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
+_EXACT = Context(prec=100)
+"""Holds the digits of every decimal of Arrow."""
 
 
-def _time(step_us: int, name: str, value: time) -> time:
-    _check_fraction(step_us, name, value)
-    return value
+def _check_digits(scale: int, name: str, value: Decimal) -> None:
+    if value != value.quantize(Decimal(1).scaleb(-scale), context=_EXACT):
+        message = f"column {name!r} would round {value} to {scale} digits behind the point"
+        raise TypeMismatchError(message, hint="round it in the program, or declare the column with more digits")
 
 
 def _check_fraction(step_us: int, name: str, value: datetime | time) -> None:
@@ -251,17 +298,31 @@ def _check_fraction(step_us: int, name: str, value: datetime | time) -> None:
         raise TypeMismatchError(message, hint="declare it with 6 digits, as DATETIME(6), or cut it in the program")
 
 
-_EXACT = Context(prec=100)
-"""Holds the digits of every decimal of Arrow."""
+_TEXT_BYTES = {"tinytext": 255, "text": 65_535, "mediumtext": 16_777_215}
 
 
-def _decimal(scale: int, name: str, value: Decimal) -> Decimal:
-    if value != value.quantize(Decimal(1).scaleb(-scale), context=_EXACT):
-        message = f"column {name!r} would round {value} to {scale} digits behind the point"
-        raise TypeMismatchError(message, hint="round it in the program, or declare the column with more digits")
-    return value
+def _blanks_from(column: Column) -> int:
+    """Behind how many letters, or bytes of UTF-8, a text loses blanks; other letters are refused by the server."""
+    kind = column.type.partition("(")[0]
+    return 0 if kind == "char" else (*_parameters(column), _TEXT_BYTES.get(kind, 1 << 32))[0]
 
 
+def _check_blanks(limit: int, column: Column, value: str) -> None:
+    if value[-1:] != " ":
+        return
+    size = len(value) if "char" in column.type else len(value.encode())
+    if size > limit:
+        message = f"column {column.name!r} of type {column.type} would cut blanks at the end of a text"
+        raise TypeMismatchError(message, hint="cut them in the program, or declare a longer VARCHAR")
+
+
+def _check_length(length: int, column: Column, value: bytes) -> None:
+    if len(value) < length:
+        message = f"column {column.name!r} of type {column.type} would add zeros to {len(value)} bytes"
+        raise TypeMismatchError(message, hint="declare it as VARBINARY")
+
+
+# ------------------------------------------------------------------------------------------------------ what it answers
 def of_mariadb(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """Return what makes a value of a type of what the driver gives; None for as it is."""
     if kinds.is_boolean(kind):

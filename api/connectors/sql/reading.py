@@ -30,7 +30,7 @@ from headrace.state.values.json_text import json_text
 
 from .database import Database
 from .dialects import Dialect, Table
-from .mariadb import of_mariadb
+from .mariadb import MARIADB, of_mariadb
 from .rows import converter_of
 
 __all__ = ["PAGE_ROWS", "ReadSettings", "SqlLookup", "TableRows"]
@@ -89,12 +89,12 @@ class TableRows:
         return ", ".join(self._settings.dialect.quoted(name) for name in names)
 
     def parameters(self, name: str, values: pa.Array) -> list[Any]:
-        """Return values of a column as parameters of a statement.
+        """Return values that are compared with a column's as parameters of a statement.
 
         Raises:
             TypeMismatchError: If the column has no such values.
         """
-        convert = converter_of(self._described().columns[name], values.type, self._settings.dialect)
+        convert = converter_of(self._described().columns[name], values.type, self._settings.dialect, is_stored=False)
         found = values.to_pylist()
         return found if convert is None else [None if one is None else convert(one) for one in found]
 
@@ -256,13 +256,23 @@ class SqlLookup(TableLookup):
         parts = []
         for start in range(0, len(wanted), max(1, _MOST_VALUES // width)):
             some = wanted[start : start + max(1, _MOST_VALUES // width)]
-            one = ", ".join([rows.mark] * width)
-            marks = ", ".join([one if width == 1 else f"({one})"] * len(some))
-            where = f"({rows.quoted(*self._keys)}) IN ({marks if width == 1 else f'VALUES {marks}'})"
+            where = self._is_one_of(rows, len(some))
             parts.append(rows.rows(where, [value for key in some for value in key]))
         table = pa.Table.from_batches(parts, schema=self._settings.schema).combine_chunks()
         found = table.to_batches()
         return found[0] if found else pa.RecordBatch.from_pylist([], schema=self._settings.schema)
+
+    def _is_one_of(self, rows: TableRows, number: int) -> str:
+        """The condition of some keys."""
+        width = len(self._keys)
+        if width == 1:
+            return f"{rows.quoted(*self._keys)} IN ({', '.join([rows.mark] * number)})"
+        if self._settings.dialect is MARIADB:
+            # Of a list of rows it finds none where a text is of another character set, and a table of them is an error.
+            one = " AND ".join(f"{rows.quoted(name)} = {rows.mark}" for name in self._keys)
+            return " OR ".join([f"({one})"] * number)
+        one = f"({', '.join([rows.mark] * width)})"
+        return f"({rows.quoted(*self._keys)}) IN (VALUES {', '.join([one] * number)})"
 
     def close(self) -> None:
         """Close the connection."""

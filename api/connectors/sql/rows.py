@@ -167,6 +167,7 @@ class RowPlan:
                 message = f"the records have no boolean field {layout.delete_column!r} that says which are deletions"
                 raise TypeMismatchError(message, fields=schema.names)
         self._converters = [converter_of(table.columns[name], schema.field(name).type, dialect) for name in self.names]
+        self._without_null = [name for name in self.names if table.columns[name].replaces_null]
         self._key = [self.names.index(name) for name in layout.key]
         target = dialect.quoted(*layout.table)
         mark = dialect.placeholder
@@ -218,6 +219,10 @@ class RowPlan:
         return None if name is None else batch.column(name).to_pylist()
 
     def _rows(self, batch: pa.RecordBatch) -> Any:
+        for name in self._without_null:
+            if batch.column(name).null_count:
+                message = f"column {name!r} takes no null: the database would write a time of its own"
+                raise TypeMismatchError(message, table=self._layout.name)
         columns = []
         for name, convert in zip(self.names, self._converters, strict=True):
             values = _plain(batch.column(name), name).to_pylist()
@@ -283,8 +288,8 @@ def _families_of(kind: pa.DataType) -> frozenset[str]:
     return frozenset()
 
 
-def converter_of(column: Column, kind: pa.DataType, dialect: Dialect) -> Convert | None:
-    """Return how values of a field become those of a column; None for as they are.
+def converter_of(column: Column, kind: pa.DataType, dialect: Dialect, *, is_stored: bool = True) -> Convert | None:
+    """Return how values of a field become those of a column, or are compared with it; None for as they are.
 
     Raises:
         TypeMismatchError: If they do not fit.
@@ -318,14 +323,16 @@ def converter_of(column: Column, kind: pa.DataType, dialect: Dialect) -> Convert
             hint = f"SQLite makes numbers of digits in a column of type {column.type}: use a TEXT column"
         raise TypeMismatchError(message, hint=hint)
     if dialect is MARIADB:
-        return to_mariadb(kind, column)
+        return to_mariadb(kind, column, is_stored=is_stored)
     return _sqlite_value(kind) if is_sqlite else _postgresql_value(kind, column)
 
 
 def _fits_mariadb(column: Column, kind: pa.DataType, fits: bool) -> bool:
-    """Its truths are small integers, and it rounds what a decimal has no digits for."""
+    """Its truths are small integers, and it rounds what a decimal, or a DOUBLE(5, 2), has no digits for."""
     if kinds.is_boolean(kind):
         return column.type.startswith("tinyint(1)")
+    if column.family == "float" and "(" in column.type:
+        return False
     return fits and not (kinds.is_floating(kind) and column.family == "decimal")
 
 

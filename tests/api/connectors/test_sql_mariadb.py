@@ -14,9 +14,10 @@ from campaigns import campaign
 from mariadb_server import mariadb  # noqa: F401 - a fixture
 
 from headrace.connectors.sql import GrowingColumn, KeyRanges, SqlSink, SqlSource
-from headrace.connectors.sql.connecting import connector_of
-from headrace.connectors.sql.reading import ReadSettings, TableRows
+from headrace.connectors.sql.connecting import connector_of, dialect_named
+from headrace.connectors.sql.reading import ReadSettings, SqlLookup, TableRows
 from headrace.engine.errors import ConfigurationError, HeadraceError, TypeMismatchError
+from headrace.table import TableEnvironment
 from headrace.testing import SinkTestHarness
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
@@ -159,6 +160,12 @@ KINDS = {
         for text in ("1970-01-01 00:00:01", "2038-01-19 03:14:07.999999", "2024-03-31 02:30")
     ]),
     "l": (pa.list_(pa.int64()), "JSON", [[], [1, 2], [3]]),
+    "i%s": (pa.int64(), "DOUBLE", [2**53, -(2**60), 0]),
+    "b%%": (pa.string(), "VARCHAR(3) CHARACTER SET utf8mb4", ["a  ", " ", "\N{PILE OF POO}  "]),
+    "x`": (pa.binary(), "BINARY(2)", [b"\0 ", b"  ", b"\xff\0"]),
+    "big": (pa.decimal256(65, 30), "DECIMAL(65, 30)", [
+        Decimal(f"{sign}{'9' * 35}.{'9' * 30}") for sign in ("", "-")] + [Decimal("0." + "0" * 29 + "1")
+    ]),
 }  # fmt: skip
 
 
@@ -170,17 +177,21 @@ def read_back(server, table, schema):
         whole.close()
 
 
-def test_values_of_all_types_come_back(server):
-    server.execute(
-        f"CREATE TABLE v (id INT PRIMARY KEY, {', '.join(f'{k} {own}' for k, (_, own, _) in KINDS.items())})"
-    )
+@pytest.mark.parametrize("form", ["transactional", "upsert"])
+def test_values_of_all_types_come_back(form, server):
+    columns = [f"`{name.replace('`', '``')}` {own}" for name, (_, own, _) in KINDS.items()]
+    server.execute(f"CREATE TABLE v (id INT PRIMARY KEY, {', '.join(columns)})")
     schema = pa.schema([("id", pa.int32()), *((name, kind) for name, (kind, _, _) in KINDS.items())])
     given = [{"id": 0, **dict.fromkeys(KINDS)}]
     given += [{"id": i + 1, **{name: values[i] for name, (*_, values) in KINDS.items()}} for i in range(3)]
-    job = SinkTestHarness(SqlSink.exactly_once(server.url, "v", sink_id="v", schema=schema), 1)
+    key = {"form": form, "key": "id"} if form == "upsert" else {}
+    job = SinkTestHarness(SqlSink.exactly_once(server.url, "v", sink_id="v", schema=schema, **key), 1)
     job.start()
+    if key:  # rows that are there are changed by another part of the statement
+        job.write([{**dict.fromkeys(row), "id": row["id"]} for row in given])
+        job.checkpoint(1)
     job.write(given)
-    job.checkpoint(1)
+    job.checkpoint(2)
     job.finish()
     assert read_back(server, "v", schema).sort_by("id").to_pylist() == given
 
@@ -200,6 +211,14 @@ def test_values_of_all_types_come_back(server):
         (pa.timestamp("us"), "TIMESTAMP NULL", dt.datetime.fromisoformat("2024-01-01"), "times with a zone"),
         (pa.time64("us"), "TIME", dt.time(1, 2, 3, 4), "cut the fraction"),
         (pa.bool_(), "INT", True, "do not fit column"),
+        (pa.float64(), "DOUBLE(5, 2)", 1.234, "do not fit column"),
+        (pa.int64(), "DOUBLE", 2**53 + 1, "would round 9007199254740993"),
+        (pa.int64(), "YEAR", 70, "would take 70 for a year"),
+        (pa.string(), "CHAR(5)", "ab ", "would cut blanks"),
+        (pa.string(), "VARCHAR(3) CHARACTER SET utf8mb4", "a\N{PILE OF POO}b ", "would cut blanks"),
+        pytest.param(pa.string(), "TINYTEXT", "\xe9" * 254 + "  ", "would cut", id="tinytext"),
+        (pa.binary(), "BINARY(4)", b"ab", "would add zeros"),
+        (pa.timestamp("us", "UTC"), "TIMESTAMP NOT NULL", None, "takes no null"),
     ],
 )  # fmt: skip
 def test_what_a_column_would_change_is_refused(kind, own, value, reason, server):
@@ -267,9 +286,79 @@ def test_a_wrong_password_is_told_without_it(server):
     assert "s3cret" not in repr(connector_of(server.url))
 
 
-def test_a_table_is_cut_into_ranges_and_looked_up(server):
-    from headrace.connectors.sql.reading import SqlLookup
+def test_what_a_connection_or_the_server_says_otherwise_changes_no_value(server):
+    server.execute("SET GLOBAL sql_select_limit = 1", "SET GLOBAL sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'")
+    try:
+        connect = lambda: server.connect(charset="latin1", autocommit=False)
+        job = SinkTestHarness(sink(server, connect, schema={"n": "int64", "label": "string"}), 1)
+        job.start()
+        given = [{"n": n, "label": label} for n, label in enumerate(["\xc3\xa9", "a\\'\"%s", "\xe9"])]
+        job.write(given)
+        job.checkpoint(1)
+        job.finish()
+        whole = TableRows(
+            ReadSettings(dialect_named("mariadb"), connect, ("numbers",), pa.schema({"n": "int64", "label": "string"}))
+        )
+        assert whole.rows().sort_by("n").to_pylist() == given
+        whole.close()
+    finally:
+        server.execute("SET GLOBAL sql_select_limit = DEFAULT", "SET GLOBAL sql_mode = DEFAULT")
+    assert server.rows("SELECT label = CONVERT(X'C3A9' USING utf8mb4) FROM numbers WHERE n = 2") == [(1,)]
 
+
+def test_keys_that_a_column_cannot_hold_are_not_found(server):
+    server.execute(
+        "CREATE TABLE v (d DECIMAL(9, 2), s VARCHAR(3) CHARACTER SET latin1, m DATETIME)",
+        "INSERT INTO v VALUES (1.5, '\xe9', '2024-01-01')",
+    )
+    schema = pa.schema({"d": pa.decimal128(9, 4), "s": pa.string(), "m": pa.timestamp("us")})
+    one, other, at = Decimal("1.5"), Decimal("1.5001"), dt.datetime.fromisoformat("2024-01-01")
+    later = at.replace(microsecond=1)
+    asked = [(one, "\xe9", at), (other, "\xe9", at), (one, "abc   ", at), (one, "\xe9", later)]
+    lookup = SqlLookup(ReadSettings(*connector_of(server.url), ("v",), schema), schema.names)
+    lookup.open()
+    keys = pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in asked], schema=schema)
+    assert lookup.lookup(keys).to_pylist() == keys.to_pylist()[:1]
+    assert lookup.lookup(keys.slice(1)).num_rows == 0
+    lookup.close()
+
+
+def test_a_table_of_sql_is_read_looked_up_and_written(server):
+    """By a URL of Java's drivers, with user and password beside it."""
+    server.execute(
+        "CREATE TABLE rooms (item VARCHAR(9) PRIMARY KEY, room VARCHAR(9))",
+        "INSERT INTO rooms VALUES ('lamp', 'hall'), ('desk', 'study')",
+        "CREATE TABLE totals (room VARCHAR(9) PRIMARY KEY, bids BIGINT)",
+    )
+    options = (
+        f"'connector' = 'jdbc', 'url' = 'jdbc:mariadb://127.0.0.1:{server.port}/shop', 'username' = 'headrace', "
+        f"'password' = '{server.password}'"
+    )
+    with TableEnvironment.create(parallelism=2, actor_system="local") as env:
+        env.execute_script(f"""
+            CREATE TABLE rooms (item STRING, room STRING, PRIMARY KEY (item) NOT ENFORCED)
+            WITH ({options}, 'table-name' = 'shop.rooms');
+            CREATE TABLE totals (room STRING, bids BIGINT, PRIMARY KEY (room) NOT ENFORCED)
+            WITH ({options}, 'table-name' = 'totals', 'sink.id' = 'totals');
+            CREATE VIEW bids AS SELECT *, PROCTIME() AS p FROM (VALUES ('lamp'), ('lamp'), ('desk')) AS v(item);
+        """)
+        env.execute_sql("""
+            INSERT INTO totals SELECT r.room, COUNT(*)
+            FROM bids AS b JOIN rooms FOR SYSTEM_TIME AS OF b.p AS r ON b.item = r.item GROUP BY r.room
+        """).wait()
+        assert sorted(server.rows("SELECT * FROM totals")) == [("hall", 2), ("study", 1)]
+        rows = env.execute_sql("SELECT room, item FROM rooms").collect()
+        assert sorted(row[-2:] for row in rows) == [("hall", "lamp"), ("study", "desk")]
+        with pytest.raises(HeadraceError, match="Access denied") as refused:
+            env.execute_sql(
+                f"CREATE TABLE other (item STRING) WITH ({options.replace(server.password, 'wr0ng')}, "
+                "'table-name' = 'rooms')"
+            )
+            list(env.execute_sql("SELECT * FROM other").collect())
+        assert "wr0ng" not in str(refused.value)
+
+
+def test_a_table_is_cut_into_ranges_and_looked_up(server):
     server.execute("INSERT INTO numbers VALUES " + ", ".join(f"({n}, 'l{n}')" for n in range(50)))
     schema = {"n": "int64", "label": "string"}
     whole = SqlSource(server.url, "numbers", schema, ranges=KeyRanges("n", 4))
