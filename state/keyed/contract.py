@@ -19,7 +19,7 @@ Source: Flink's ``KeyedStateBackend``, ``OperatorStateBackend``, ``StateDescript
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ import pyarrow as pa
 from ..checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
 from ..keys.key_groups import KeyGroupRange
 from ..type_variables import UK, UV, T
-from .descriptors import MapStateDescriptor
+from .descriptors import MapState, MapStateDescriptor
 from .kinds import StateDescriptor
 
 __all__ = [
@@ -285,52 +285,12 @@ class ListStateHandle(Protocol[T]):
         ...
 
 
-class BroadcastState(Protocol[UK, UV]):
+class BroadcastState(MapState[UK, UV], Protocol[UK, UV]):
     """Operator state: a map of which every subtask holds an equal copy.
 
     Contract: all subtasks make the same changes in the same order (*trusted*): an operator changes it on account
     of broadcast records only, and by nothing that differs between subtasks.
     """
-
-    def get(self, key: UK) -> UV | None:
-        """Return the value at ``key``, or None."""
-        ...
-
-    def put(self, key: UK, value: UV) -> None:
-        """Set one entry."""
-        ...
-
-    def put_all(self, entries: Mapping[UK, UV]) -> None:
-        """Set several entries."""
-        ...
-
-    def remove(self, key: UK) -> None:
-        """Forget one entry, if it is there."""
-        ...
-
-    def contains(self, key: UK) -> bool:
-        """Return whether there is an entry at ``key``."""
-        ...
-
-    def keys(self) -> Iterator[UK]:
-        """Return the keys, as of now, in whatever order the backend keeps them."""
-        ...
-
-    def values(self) -> Iterator[UV]:
-        """Return the values, as of now, in whatever order the backend keeps them."""
-        ...
-
-    def items(self) -> Iterator[tuple[UK, UV]]:
-        """Return the entries, as of now, in whatever order the backend keeps them."""
-        ...
-
-    def is_empty(self) -> bool:
-        """Return whether there is no entry."""
-        ...
-
-    def clear(self) -> None:
-        """Forget all entries."""
-        ...
 
 
 class OperatorStateBackend(Protocol):
