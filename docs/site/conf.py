@@ -33,6 +33,9 @@ autodoc_typehints = "signature"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 add_module_names = False
+# Each page shows the tree of all pages. With every method in it, that is most of what building takes; instead a page of
+# the reference begins with the names that it has.
+toc_object_entries = False
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [
     "Contract",

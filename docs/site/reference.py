@@ -324,7 +324,7 @@ def api() -> Iterator[tuple[str, str]]:
     titles |= {f"python/{page}": f"{title}: {module}" for page, module, title in MODULES}
     for page, title in titles.items():
         names = [name for name, where in placed.items() if where == page]
-        lines = [f"# {title}", ""]
+        lines = [f"# {title}", "", " · ".join(f"{{py:obj}}`~{name}`" for name in names), ""]
         for name in names:
             module, _, own = name.rpartition(".")
             lines += ["```{eval-rst}", *_directive(module, own), "```", ""]
