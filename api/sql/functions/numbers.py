@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.engine.columns.decimal_kernels import with_room
 from headrace.engine.columns.expressions import lit
 from headrace.engine.columns.kernels import Value, compute
 
@@ -57,10 +58,15 @@ def _rounded(value: Typed, digits: Typed | None = None) -> Typed:
     number = 0 if digits is None else constant(digits, "the number of digits")
     if not pa.types.is_decimal(value.kind):
         return cast_to(call("round", _number(value), num_digits=number), value.kind)
-    # One digit more: 9.5 becomes 10; and as many before the point as are rounded: 0.5 to hundreds has three.
-    precision = max(value.kind.precision, value.kind.scale - number)
-    wide = pa.decimal128(min(precision + 1, 38), value.kind.scale)
-    return cast_to(call("round", cast_to(value, wide), num_digits=number), _rounded_type(value.kind, number))
+    # As many digits before the point as are rounded: 0.5 to hundreds has three.
+    wide = _with_room(value, max(value.kind.precision, value.kind.scale - number))
+    return cast_to(call("round", wide, num_digits=number), _rounded_type(value.kind, number))
+
+
+def _with_room(value: Typed, precision: int) -> Typed:
+    """A decimal of one digit more: 9.5 becomes 10, also where it has the most digits that a DECIMAL can have."""
+    kind = pa.decimal128 if precision < 38 else pa.decimal256
+    return cast_to(value, kind(min(precision + 1, 76), value.kind.scale))
 
 
 def _rounded_type(kind: pa.DataType, digits: int) -> pa.DataType:
@@ -74,10 +80,8 @@ def _whole(name: str) -> Callable[[Typed], Typed]:
     def bind(value: Typed) -> Typed:
         if not pa.types.is_decimal(value.kind):
             return cast_to(call(name, _number(value)), value.kind)
-        precision, scale = value.kind.precision, value.kind.scale
-        # One digit more: -9.5 becomes -10.
-        wide = cast_to(value, pa.decimal128(min(precision + 1, 38), scale))
-        return cast_to(call(name, wide), pa.decimal128(precision, 0))
+        wide = _with_room(value, value.kind.precision)
+        return cast_to(call(name, wide), pa.decimal128(value.kind.precision, 0))
 
     return bind
 
@@ -93,7 +97,7 @@ def _cut(value: Value, digits: int) -> Value:
     pc = compute()
     if pa.types.is_integer(value.type) and digits >= 0:
         return value
-    return pc.round(value, ndigits=digits, round_mode="towards_zero")
+    return with_room(value, lambda wide: pc.round(wide, ndigits=digits, round_mode="towards_zero"))
 
 
 def _sign(value: Typed) -> Typed:
