@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from campaigns import campaign
 from dying_sink import CREATE_TABLE, POINTS, DyingSink, Reader, build, expected
+from mariadb_server import mariadb  # noqa: F401 - a fixture
 from postgresql_server import postgresql  # noqa: F401 - a fixture
 
 from headrace import JobFailedError, StreamExecutionEnvironment
@@ -57,15 +58,36 @@ class PostgresqlTable:
             return rows, connection.execute(query).fetchall() if there != (None,) else []
 
 
+class MariadbTable:
+    def __init__(self, server):
+        self.server = server
+        self.url = server.url
+        server.clear()
+        server.execute(CREATE_TABLE)
+
+    def look(self):
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            cursor.execute("SELECT k, c FROM counts")
+            rows = list(cursor.fetchall())
+            if not cursor.execute("SHOW TABLES LIKE 'headrace_commits'"):
+                return rows, []
+            cursor.execute("SELECT checkpoint_id, num_rows FROM headrace_commits")
+            return rows, list(cursor.fetchall())
+
+
+TABLES = {"postgresql": PostgresqlTable, "mariadb": MariadbTable}
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.slow, pytest.mark.lane("postgresql")])])
 def table(request, tmp_path):
     if request.param == "sqlite":
         return SqliteTable(tmp_path)
-    return PostgresqlTable(request.getfixturevalue("postgresql"))
+    return TABLES[request.param](request.getfixturevalue(request.param))
 
 
 ON_SQLITE_IN_EVERY_RUN = pytest.mark.parametrize(
-    "table", ["sqlite", campaign("postgresql", lane="postgresql")], indirect=True
+    "table", ["sqlite", campaign("postgresql", lane="postgresql"), campaign("mariadb", lane="mariadb")], indirect=True
 )
 """Of tests that take seconds: what they need of a database is in the contract, which runs on both every time."""
 
