@@ -35,7 +35,7 @@ from .dialects import SQLITE
 from .ranges import in_range
 from .reading import PAGE_ROWS, ReadSettings, TableRows
 
-__all__ = ["FollowingReader", "GrowingColumn", "followed_split"]
+__all__ = ["FollowingReader", "GrowingColumn", "followed_split", "order_of"]
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,16 @@ def _is_key_type(kind: pa.DataType) -> bool:
     return kinds.is_integer(kind) or kinds.is_string(kind)
 
 
-def followed_split(column: str, part: dict[str, Any] | None) -> Split:
+def order_of(column: str, key: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns by which rows are read, the one that is followed first; no two rows have the same of them."""
+    return tuple(dict.fromkeys((column, *key)))
+
+
+def followed_split(order: tuple[str, ...], part: dict[str, Any] | None) -> Split:
     """Return what one reader follows: the table, or a range of it."""
+    column, *key = order
     name = f"table by {column}" if part is None else f"{part['column']} from {part['from']} to {part['to']} by {column}"
-    return Split(name, {"follow": column, "range": part or {}}, origin=f"table by {column}")
+    return Split(name, {"follow": column, "key": key, "range": part or {}}, origin=f"table by {column}")
 
 
 class _Followed:
@@ -105,7 +111,7 @@ class _Followed:
 
     def __init__(self, split: Split) -> None:
         self.split = split
-        # Value and key of the last row that was given; None before the first.
+        # Value, of times in microseconds, and key of the last row that was given; None before the first.
         self.position: list[Any] | None = split.position
         # Greatest values that were found, and when at the latest they were there; both only grow.
         self.seen: deque[tuple[int, int]] = deque()
@@ -142,9 +148,10 @@ class FollowingReader(SourceReader):
     def __init__(self, settings: ReadSettings, key: tuple[str, ...], growing: GrowingColumn) -> None:
         self._settings = settings
         self._column = growing.name
-        self._kind = settings.schema.field(growing.name).type
-        # Rows are in this order, which is one: no two have the same values.
-        self._order = tuple(dict.fromkeys((growing.name, *key)))
+        kind = settings.schema.field(growing.name).type
+        # The type of its values as positions have them, whichever unit the program reads them in.
+        self._kind = pa.timestamp("us", kind.tz) if kinds.is_timestamp(kind) else kind
+        self._order = order_of(growing.name, key)
         self._key = key or (growing.name,)
         self._interval_ms = parse_duration_ms(growing.interval)
         self._lag_ms = parse_duration_ms(growing.commit_lag)
@@ -159,7 +166,8 @@ class FollowingReader(SourceReader):
     def add_splits(self, splits: list[Split]) -> None:
         for split in splits:
             position = split.position
-            is_right = split.payload.get("follow") == self._column
+            payload = split.payload
+            is_right = payload.get("follow") == self._column and payload.get("key") == list(self._order[1:])
             is_right = is_right and (
                 position is None
                 or (isinstance(position, list) and len(position) == len(self._order) and type(position[0]) is int)
@@ -231,9 +239,9 @@ class FollowingReader(SourceReader):
             given += [self._parameter(rows, value), self._parameter(rows, value), *others]
         return rows.rows(" AND ".join(conditions), given, f"ORDER BY {order} LIMIT {limit}")
 
-    def _number(self, value: Any) -> int:
-        """A value of the column as positions have it: times in the unit of the column's type."""
-        return int(value.value if kinds.is_timestamp(self._kind) else value.as_py())
+    def _number(self, value: pa.Scalar) -> int:
+        """A value of the column as positions have it."""
+        return int(value.cast(self._kind).value if kinds.is_timestamp(self._kind) else value.as_py())
 
     def _parameter(self, rows: TableRows, number: Any) -> Any:
         return rows.parameters(self._column, pa.array([number], self._kind))[0]

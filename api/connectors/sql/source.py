@@ -38,7 +38,7 @@ from headrace.engine.errors import CheckpointMismatchError, ConfigurationError
 
 from ...formats.schemas import schema_of
 from .connecting import connected, table_path
-from .following import FollowingReader, GrowingColumn, followed_split
+from .following import FollowingReader, GrowingColumn, followed_split, order_of
 from .ranges import KeyRanges, in_range
 from .reading import PAGE_ROWS, ReadSettings, TableRows
 
@@ -117,7 +117,8 @@ class SqlSource(Source[dict[str, Any]]):
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
         """One split with everything, or one for each range."""
-        return _TableEnumerator(self._settings, self._ranges, self._follow)
+        order = None if self._follow is None else order_of(self._follow.name, self._key)
+        return _TableEnumerator(self._settings, self._ranges, order)
 
     def create_reader(self) -> SourceReader:
         """Make a reader."""
@@ -135,23 +136,24 @@ _ORIGIN = "table"
 class _TableEnumerator:
     discovery_interval_ms: int | None = None
 
-    def __init__(self, settings: ReadSettings, ranges: KeyRanges | None, follow: GrowingColumn | None) -> None:
+    def __init__(self, settings: ReadSettings, ranges: KeyRanges | None, order: tuple[str, ...] | None) -> None:
         self._settings = settings
         self._ranges = ranges
-        self._follow = follow
+        # In which it is followed; None if it is read once.
+        self._order = order
 
     def discover(self) -> Discovery:
-        follow = self._follow
+        order = self._order
         if self._ranges is None:
-            whole = Split("table", origin=_ORIGIN) if follow is None else followed_split(follow.name, None)
+            whole = Split("table", origin=_ORIGIN) if order is None else followed_split(order, None)
             return Discovery([whole], is_final=True)
         rows = TableRows(self._settings)
         try:
             parts = self._ranges.cut(rows)
         finally:
             rows.close()
-        if follow is not None:
-            return Discovery([followed_split(follow.name, part) for part in parts], is_final=True)
+        if order is not None:
+            return Discovery([followed_split(order, part) for part in parts], is_final=True)
         names = [f"{part['column']} from {part['from']} to {part['to']}" for part in parts]
         splits = [Split(name, part, origin=_ORIGIN) for name, part in zip(names, parts, strict=True)]
         return Discovery(splits, is_final=True)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from campaigns import campaign
 from dying_sink import CREATE_TABLE, DyingSink
+from mariadb_server import mariadb  # noqa: F401 - a fixture
 from postgresql_server import postgresql  # noqa: F401 - a fixture
 
 from headrace import RestartStrategies, StreamExecutionEnvironment
@@ -49,11 +50,11 @@ def sqlite(tmp_path):
     return Sqlite(tmp_path)
 
 
-@pytest.fixture(params=["sqlite", campaign("postgresql", lane="postgresql")])
+@pytest.fixture(params=["sqlite", campaign("postgresql", lane="postgresql"), campaign("mariadb", lane="mariadb")])
 def database(request, tmp_path):
     if request.param == "sqlite":
         return Sqlite(tmp_path)
-    server = request.getfixturevalue("postgresql")
+    server = request.getfixturevalue(request.param)
     server.clear()
     server.execute(NUMBERS, CREATE_TABLE)
     return server
@@ -67,22 +68,25 @@ class Followed:
     """A reader of the table, its clock, and what it has given."""
 
     def __init__(self, url, column="n"):
-        schema = {"n": "int64", "at": pa.timestamp("us")} if column == "at" else {"n": "int64"}
-        source = SqlSource(url, "numbers", schema, key="n", follow=GrowingColumn(column))
-        self._source = source
+        self._url, self._column = url, column
+        source = self._source_in("us")
         self.now_ms = 1_000_000
         self.numbers = []
-        self._start(source.create_enumerator(EnumeratorContext(1)).discover().splits)
+        self._start(source, source.create_enumerator(EnumeratorContext(1)).discover().splits)
 
-    def _start(self, splits):
-        self._reader = self._source.create_reader()
+    def _source_in(self, unit):
+        schema = {"n": "int64", "at": pa.timestamp(unit)} if self._column == "at" else {"n": "int64"}
+        return SqlSource(self._url, "numbers", schema, key="n", follow=GrowingColumn(self._column))
+
+    def _start(self, source, splits):
+        self._reader = source.create_reader()
         self._reader.open(SimpleNamespace(now_ms=lambda: self.now_ms))
         self._reader.add_splits(splits)
 
-    def restore(self):
+    def restore(self, unit="us"):
         splits = self._reader.snapshot()
         self._reader.close()
-        self._start(splits)
+        self._start(self._source_in(unit), splits)
 
     def read(self, passes_ms=0):
         """Let time pass, and read until there is nothing now; gives all that has come."""
@@ -194,17 +198,37 @@ def test_a_row_that_the_key_cannot_place_is_told_and_one_without_a_value_is_left
 
 
 def test_a_checkpoint_of_another_way_to_read_is_refused(sqlite):
-    def reader(**options):
-        return SqlSource(sqlite.url, "numbers", {"n": "int64", "part": "int64"}, key="n", **options).create_reader()
+    def source(key="n", **options):
+        return SqlSource(sqlite.url, "numbers", {"n": "int64", "part": "int64"}, key=key, **options)
 
-    def split(**options):
-        source = SqlSource(sqlite.url, "numbers", {"n": "int64", "part": "int64"}, **options)
-        return source.create_enumerator(EnumeratorContext(1)).discover().splits
+    def split(*args, **options):
+        return source(*args, **options).create_enumerator(EnumeratorContext(1)).discover().splits
 
     by_n, by_part = {"follow": GrowingColumn("n")}, {"follow": GrowingColumn("part")}
-    for given_splits, options in ((split(**by_n), {}), (split(), by_n), (split(**by_n), by_part)):
+    by_both = {"key": ("part", "n"), **by_part}
+    for given_splits, options in (
+        (split(**by_n), {}),
+        (split(), by_n),
+        (split(**by_n), by_part),
+        (split(("n", "part"), **by_part), {"key": "part", **by_part}),
+        (split(**by_part), {"key": "part", **by_part}),
+    ):
         with pytest.raises(CheckpointMismatchError):
-            reader(**options).add_splits(given_splits)
+            source(**options).create_reader().add_splits(given_splits)
+    source(**by_both).create_reader().add_splits(split(**by_part))
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_a_position_is_the_same_time_in_every_unit(unit, postgresql):  # noqa: F811
+    postgresql.clear()
+    postgresql.execute(NUMBERS, *(f"INSERT INTO numbers VALUES ({n}, 0, '2026-01-01 00:00:00.{n}')" for n in (1, 2, 3)))
+    with Followed(postgresql.url, "at") as table:
+        table.read()
+        table.read(5_000)
+        table.restore(unit)
+        postgresql.execute("INSERT INTO numbers VALUES (4, 0, '2026-01-01 00:00:00.4')")
+        table.read()
+        assert table.read(5_000) == [1, 2, 3, 4]
 
 
 # ---------------------------------------------------------------------------------------------------------- whole jobs
