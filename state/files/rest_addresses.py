@@ -10,7 +10,6 @@ Source: Jupyter's ``jpserver-*.json``; Ray's ``auth_token``.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import secrets
@@ -72,13 +71,13 @@ def runtime_folder() -> Path:
 def write_address(cluster: str, head: str, url: str, token: str, read_token: str) -> Path:
     """Write down where a server of this process is and what it asks for; returns the file.
 
-    What killed servers of the same head have left is removed.
+    What killed servers have left is removed: each program has a cluster of another name, so none would come back to it.
 
     Raises:
         ConfigurationError: If there is no folder for it.
     """
     folder, name = runtime_folder(), f"rest-{quote(cluster, safe='')}-{quote(head, safe='')}"
-    for left in folder.glob(f"{glob.escape(name)}-*.json"):
+    for left in folder.glob("rest-*.json"):
         of = _read(left)
         if of is not None and not _lives(of.pid):
             left.unlink(missing_ok=True)

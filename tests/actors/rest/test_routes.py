@@ -181,12 +181,13 @@ def test_an_address_is_the_users_alone(tmp_path, monkeypatch):
         os.getpid(),
     )
     assert "may-write" not in repr(found)
-    path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 99999999'))
+    for killed in (path, write_address("a program's", "head", "u", "w", "r")):
+        killed.write_text(killed.read_text().replace(f'"pid": {os.getpid()}', '"pid": 99999999'))
     (path.parent / "rest-x.json").write_text("[]")
     assert read_addresses() == []
     (path.parent / "rest-x.json").unlink()
     others = [write_address("../c-head", "head", "u", "w", "r"), write_address("../c", "head", "u", "w", "r")]
-    assert sorted(path.parent.iterdir()) == sorted(others), "what the killed one has left is gone"
+    assert sorted(path.parent.iterdir()) == sorted(others), "what killed ones have left is gone, of all names"
     path = write_address("../c", "head", "u", "w", "r")
     assert sorted(path.parent.iterdir()) == sorted([*others, path])
     for other in others:
