@@ -5,3 +5,8 @@ reach for Spark; `autoscaler` says what Ray may launch.
 
 May import: `headrace.actors.hosts`, `headrace.engine`, `headrace.state`. Start reading at `host`.
 """
+
+import logging
+
+# Imported in a notebook, Ray says that a package is missing for what it would show of itself.
+logging.getLogger("ray.widgets").setLevel(logging.WARNING)
