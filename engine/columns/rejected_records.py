@@ -28,7 +28,7 @@ MOST_REJECTED_BYTES = 1 << 20
 
 
 class RejectedRecords:
-    """Those of one operator's subtask, by their kind."""
+    """Those of one operator's subtask, by their kind, in pieces whose size is no guess from some of their records."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Batch, ...]] = {LATE: (), BAD: ()}
@@ -36,27 +36,29 @@ class RejectedRecords:
     def keep(self, kind: str, records: Batch) -> None:
         """Keep the last of some records; on the operator's thread."""
         newest = _newest(records.shared())
-        self._kept[kind] = _within_bounds((*self._kept[kind], newest)) if newest.num_rows else self._kept[kind]
+        self._kept[kind] = _within_bounds((*self._kept[kind], *newest)) if newest else self._kept[kind]
 
     def last(self, kind: str, num_records: int) -> Sequence[Batch]:
         """The newest records, oldest first; from any thread."""
         return _last(self._kept[kind], num_records)
 
 
-def _newest(records: Batch) -> Batch:
-    """The last records that are within the bounds, without the buffers of the others."""
-    number = min(records.num_rows, MOST_REJECTED)
-    while True:
-        found = records.take(np.arange(records.num_rows - number, records.num_rows, dtype=np.intp)).without_keys()
-        if found.nbytes <= MOST_REJECTED_BYTES or not number:
-            return found
-        number //= 2
+def _newest(records: Batch) -> list[Batch]:
+    """The last records without the buffers of others, and without those that are too large."""
+    places = np.arange(max(0, records.num_rows - MOST_REJECTED), records.num_rows, dtype=np.intp)
+    whole = records.take(places).without_keys()
+    if whole.has_columns and whole.num_rows and whole.nbytes <= MOST_REJECTED_BYTES:
+        return [whole]
+    found = (records.take(places[i : i + 1]).without_keys() for i in range(len(places)))
+    return [one for one in found if one.nbytes <= MOST_REJECTED_BYTES]
 
 
 def _within_bounds(pieces: Sequence[Batch]) -> tuple[Batch, ...]:
-    kept = list(_last(pieces, MOST_REJECTED))
-    while sum(piece.nbytes for piece in kept) > MOST_REJECTED_BYTES:
-        kept.pop(0)
+    kept, num_bytes = _last(pieces, MOST_REJECTED), 0
+    for number, piece in enumerate(reversed(kept)):
+        num_bytes += piece.nbytes
+        if num_bytes > MOST_REJECTED_BYTES:
+            return tuple(kept[len(kept) - number :])
     return tuple(kept)
 
 

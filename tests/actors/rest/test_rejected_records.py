@@ -68,9 +68,19 @@ def test_kept_columns_hold_no_buffers_of_what_they_were_cut_from():
     whole = pa.record_batch({"n": np.arange(1_000_000)})
     kept = RejectedRecords()
     kept.keep(LATE, Batch.of_columns(whole).slice(5, 10))
-    (piece,) = kept.last(LATE, MOST_REJECTED)
-    assert piece.columns.get_total_buffer_size() <= 1_000
-    assert piece.is_shared, "who reads the side output as well gets copies if it changes records"
+    pieces = kept.last(LATE, MOST_REJECTED)
+    assert sum(piece.columns.get_total_buffer_size() for piece in pieces) <= 1_000
+    assert all(piece.is_shared for piece in pieces), "who reads the side output gets copies if it changes records"
+
+
+@pytest.mark.parametrize("as_columns", [True, False], ids=["columns", "rows"])
+def test_a_record_that_is_too_large_is_left_out_wherever_it_is_and_takes_nothing_with_it(as_columns):
+    for place in range(MOST_REJECTED):
+        rows = [{"a": str(number)} for number in range(MOST_REJECTED)]
+        rows[place] = {"a": "x" * 2 * MOST_REJECTED_BYTES}
+        kept = RejectedRecords()
+        kept.keep(LATE, Batch.of_columns(pa.RecordBatch.from_pylist(rows)) if as_columns else Batch.of_rows(rows))
+        assert rows_of(kept) == [*rows[:place], *rows[place + 1 :]]
 
 
 def test_what_could_not_be_decoded_is_hidden_where_fields_are():
