@@ -41,6 +41,14 @@ from .routes import Answer, RestError, RestRequest
 
 __all__ = ["ProgramPlace", "Programs", "own_folder", "session_command"]
 
+_OF_THE_HEAD_ALONE = (
+    "PYTHONSAFEPATH",
+    "HEADRACE_RESTORE_FROM",
+    "HEADRACE_RESTORE_MODE",
+    "HEADRACE_ALLOW_NON_RESTORED_STATE",
+)
+"""Variables that programs do not get from here: they may be those of the program that the cluster was started by."""
+
 MOST_RUNS = 4
 """Programs whose main() runs at the same time: each is a Python process."""
 
@@ -212,7 +220,8 @@ class Programs:
     def _begin(self, run: _Run, folder: Path, arguments: Sequence[str]) -> None:
         assert self._place is not None
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", FOLDER_VARIABLE: str(folder)}
-        environment.pop("PYTHONSAFEPATH", None)
+        for name in _OF_THE_HEAD_ALONE:
+            environment.pop(name, None)
         with self._lock:
             if self._is_closed:
                 raise RestError(503, "this head is ending")

@@ -297,6 +297,17 @@ def test_it_takes_the_right_to_do_everything_and_a_cluster_that_takes_programs(s
         route.handler(types.SimpleNamespace(path=path))
 
 
+def test_a_program_does_not_go_on_from_where_the_one_that_started_the_cluster_did(served, monkeypatch):
+    for name, value in (("FROM", "/one"), ("MODE", "claim")):
+        monkeypatch.setenv(f"HEADRACE_RESTORE_{name}", value)
+    monkeypatch.setenv("HEADRACE_ALLOW_NON_RESTORED_STATE", "1")
+    monkeypatch.setenv("SHOP", "north")
+    shows = b"import os, sys; print({n for n in os.environ if 'RESTORE' in n or n == 'SHOP'}); sys.exit(3)"
+    program = served.upload("shows.py", shows).json["filename"]
+    with pytest.raises(RestRequestError, match=r"\{'SHOP'\}"):
+        served.rest.run_program(program)
+
+
 def vars_of(key, value):
     settings = RestSettings.from_configuration({key: value, "rest.bind-port": "0"})
     return {"allows_submit": settings.allows_submit}
