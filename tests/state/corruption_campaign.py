@@ -49,7 +49,7 @@ from headrace import DamagedCheckpointPolicy, WatermarkStrategy
 from headrace.connectors.scripted import Pause, ScriptedSource
 from headrace.engine.checkpoint.io import check_restorable, prepare_job
 from headrace.engine.checkpoint.restore_choice import JobPast
-from headrace.engine.errors import CheckpointCorruptError, CheckpointLostError, HeadraceError
+from headrace.engine.errors import CheckpointCorruptError, CheckpointLostError, HeadraceError, SupersededError
 from headrace.engine.graph.chaining import build_job_graph
 from headrace.engine.job.context.running import JobExecution
 from headrace.engine.kernel.event_log import EventLog
@@ -267,6 +267,14 @@ def trial(made, rng, tally, misses):
         found, held = restored(made)
     except (CheckpointCorruptError, CheckpointLostError) as error:
         found, held = error, None
+    except SupersededError as error:  # that of a leader whose epoch is gone, whatever else is there
+        is_right = any("/epochs/" in path for path in made.files.keys() - files.keys())
+        tally["detected"] += is_right
+        tally["refused"] += is_right
+        if not is_right:
+            tally["missed"] += 1
+            misses.append((done, f"no epoch is gone: {error!r}"))
+        return
     except HeadraceError as error:
         misses.append((done, f"an error that is not of a damaged checkpoint: {error!r}"))
         tally["missed"] += 1
