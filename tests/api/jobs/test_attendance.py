@@ -24,6 +24,7 @@ from headrace.state.identifiers import JobId
 pytestmark = pytest.mark.timeout(60)
 
 CTRL_C = signal.SIGINT
+END_OF_SCREEN = "\0"
 
 
 class Job:
@@ -83,12 +84,12 @@ def waited(monkeypatch):
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     def shown():
+        screen.write(END_OF_SCREEN)
         screen.flush()
-        os.set_blocking(ours, False)
-        try:
-            return os.read(ours, 65_536).decode()
-        except BlockingIOError:
-            return ""
+        text = ""
+        while not text.endswith(END_OF_SCREEN):  # the kernel hands over what was written piece by piece
+            text += os.read(ours, 65_536).decode()
+        return text.removesuffix(END_OF_SCREEN)
 
     yield wait
     signal.signal(signal.SIGINT, former)
