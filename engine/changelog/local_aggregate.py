@@ -113,7 +113,7 @@ class LocalGroupAggregate(Operator):
         self.adapts = adapts
 
     def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
-        return frozenset(keys) & {self.keys}
+        return frozenset(key for key in keys if set(key) <= set(self.keys))
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,7 +103,8 @@ class Keeps:
         id: See above.
         kin: See above.
         title: For people.
-        keys: The columns that it is keyed by, of each input, in an order that depends on what they are alone.
+        keys: The columns that it is keyed by, of each input, in an order that depends on what they and the inputs are
+            alone: that in which rows come already by the same key, so that they need not go elsewhere.
         parts: By digest.
         places: Of the keys: (state, column) and what they are called where they are kept; of all states if none is
             named.
@@ -146,12 +147,15 @@ class Identity:
         conditions: Those.
         columns: What each column is, by its name.
         keeps: What it keeps, if it keeps something.
+        parts: Of columns that are parts of the key that its rows have come by, by what they are: which part. It does
+            not depend on conditions, nor on which columns are selected.
     """
 
     base: str
     conditions: frozenset[str]
     columns: Mapping[str, str]
     keeps: Keeps | None = None
+    parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> str:
@@ -256,13 +260,13 @@ class _Finder:
     def filter(self, node: FilterColumns) -> Identity:
         below = self._of(node)
         conditions = {expression_digest(one.structure, below.columns) for one in conditions_of(node.condition)}
-        return Identity(below.base, below.conditions | conditions, below.columns)
+        return dataclasses.replace(below, conditions=below.conditions | conditions, keeps=None)
 
     def select(self, node: Select) -> Identity:
         below = self._of(node)
         kept = dict(below.columns) if node.keep else {}
         computed = {name: expression_digest(one.structure, below.columns) for name, one in node.columns.items()}
-        return Identity(below.base, below.conditions, {**kept, **computed})
+        return dataclasses.replace(below, columns={**kept, **computed}, keeps=None)
 
     def expand(self, node: Expand) -> Identity:
         below, made = self._of(node), node.expansion
@@ -306,6 +310,33 @@ class _Finder:
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
+    def _in_order(self, sides: Sequence[Identity], keys: Iterable[tuple[str, ...]]) -> list[list[str]]:
+        """Put a key in order: that in which the rows of the first input that has them by it come, else by digests.
+
+        Plans up to version 3 have digests alone.
+
+        Args:
+            sides: What the inputs are.
+            keys: Each column of the key, in each input.
+
+        Returns:
+            By input the columns in order.
+        """
+
+        def digests(names: tuple[str, ...]) -> list[str]:
+            return [side.columns[name] for side, name in zip(sides, names, strict=True)]
+
+        ordered = sorted(keys, key=digests)
+        for at, side in enumerate(sides if self._version > 3 else ()):
+            parts = [side.parts.get(side.columns[names[at]], -1) for names in ordered]
+            if set(parts) == set(side.parts.values()) and len(set(parts)) == len(parts):
+                ordered = [names for _, names in sorted(zip(parts, ordered, strict=True))]
+                break
+        return [[names[at] for names in ordered] for at in range(len(sides))]
+
+    def _in_order_of(self, below: Identity, names: Iterable[str]) -> list[str]:
+        return self._in_order([below], [(name,) for name in names])[0]
+
     def _kept(
         self,
         kind: str,
@@ -330,14 +361,14 @@ class _Finder:
         below = self._of(node)
         assert node.schema is not None
         names = tuple(node.schema.names) if isinstance(node, Distinct) else _names(node.key)
-        keys = sorted(names, key=lambda name: below.columns[name])
+        keys = self._in_order_of(below, names)
         aggregates = {} if isinstance(node, Distinct) else node.aggregates
         parts, results = self._calls(node, aggregates, below)
         about = [below.columns[name] for name in keys]
         keeps = self._kept("aggregate", node, [below], about, [keys], parts)
         columns = {name: below.columns[name] for name in names}
         columns |= {name: digest_of(keeps.id, digest) for name, digest in results.items()}
-        return Identity(keeps.id, frozenset(), columns, keeps)
+        return Identity(keeps.id, frozenset(), columns, keeps, _parts_of(below, keys))
 
     def _calls(
         self, node: Node, aggregates: Mapping[str, Aggregate], below: Identity
@@ -371,7 +402,7 @@ class _Finder:
 
     def top(self, node: TopN) -> Identity:
         below = self._of(node)
-        keys = sorted(_names(node.key), key=lambda name: below.columns[name])
+        keys = self._in_order_of(below, _names(node.key))
         about = (
             [below.columns[name] for name in keys], _orders(node.orders, below), node.limit, node.offset,
             node.latest_first, takes_back(node.inputs[0]) or node.refuses_others,
@@ -383,11 +414,11 @@ class _Finder:
         columns = dict(below.columns)
         if node.number is not None:
             columns[node.number] = digest_of(keeps.id, "number")
-        return Identity(keeps.id, frozenset(), columns, keeps)
+        return Identity(keeps.id, frozenset(), columns, keeps, _parts_of(below, keys))
 
     def over(self, node: OverGroups) -> Identity:
         below = self._of(node)
-        keys = sorted(_names(node.key), key=lambda name: below.columns[name])
+        keys = self._in_order_of(below, _names(node.key))
         specs = [stable_text(one, below.columns) for one in node.columns.values()]
         timed = is_timed(node)
         about = (
@@ -400,7 +431,7 @@ class _Finder:
 
     def window_aggregation(self, node: WindowAggregation) -> Identity:
         below = self._of(node)
-        keys = sorted(_names(node.key), key=lambda name: below.columns[name])
+        keys = self._in_order_of(below, _names(node.key))
         _, results = self._calls(node, node.aggregates, below)
         about = ([below.columns[name] for name in keys], self._window(node.window, below), sorted(results.values()))
         keeps = self._kept("window", node, [below], about, [keys])
@@ -413,11 +444,7 @@ class _Finder:
 
     def join(self, node: ProjectedJoin) -> Identity:
         sides = [self._of(node, 0), self._of(node, 1)]
-        pairs = sorted(
-            zip(_names(node.left_key), _names(node.right_key), strict=True),
-            key=lambda pair: (sides[0].columns[pair[0]], sides[1].columns[pair[1]]),
-        )
-        keys = [[pair[side] for pair in pairs] for side in (0, 1)]
+        keys = self._in_order(sides, zip(_names(node.left_key), _names(node.right_key), strict=True))
         columns = {name: digest_of("side", side, sides[side].columns[column]) for side, column, name in node.projection}
         self.labels |= {
             columns[name]: self.labels.get(sides[side].columns[column], "value")
@@ -442,16 +469,14 @@ class _Finder:
         if isinstance(node, TemporalJoin):  # times of keys are kept by the names of the rows' keys
             times = [("times", column, name) for state, column, name in keeps.places if state == "rows"]
             keeps = dataclasses.replace(keeps, places=(*keeps.places, *times))
-        return Identity(keeps.id, frozenset(), columns, keeps)
+        own = [_parts_of(sides[at], keys[at]) for at in (0, 1)]
+        places = {digest_of("side", at, digest): part for at in (0, 1) for digest, part in own[at].items()}
+        return Identity(keeps.id, frozenset(), columns, keeps, places)
 
     def _by_one_key(self, node: MultiJoin | SharedJoins) -> tuple[list[Identity], list[list[str]], list[Any]]:
         """The inputs of a join by one key, the key's columns of each in an order of their own, and what they are."""
         sides = [self._of(node, at) for at in range(len(node.inputs))]
-        together = sorted(
-            zip(*map(_names, node.keys), strict=True),
-            key=lambda names: [side.columns[name] for side, name in zip(sides, names, strict=True)],
-        )
-        keys = [[names[at] for names in together] for at in range(len(sides))]
+        keys = self._in_order(sides, zip(*map(_names, node.keys), strict=True))
         about: list[Any] = [[[side.columns[name] for name in own] for side, own in zip(sides, keys, strict=True)]]
         return sides, keys, about
 
@@ -542,6 +567,11 @@ def _add(parts: dict[str, Part], part: Part) -> str:
 
 def _told_apart(names: list[str]) -> list[str]:
     return [name if names[:i].count(name) == 0 else f"{name}.{names[:i].count(name)}" for i, name in enumerate(names)]
+
+
+def _parts_of(side: Identity, keys: list[str]) -> dict[str, int]:
+    """What the columns of a key are, and which part of it each is."""
+    return {side.columns[name]: part for part, name in enumerate(keys)}
 
 
 def _names(key: GroupKey | None) -> tuple[str, ...]:

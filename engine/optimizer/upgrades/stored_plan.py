@@ -18,10 +18,11 @@ from headrace.state.reading.stored_json import parse_json
 
 __all__ = ["MAX_PLAN_BYTES", "NEWEST", "StoredOperator", "StoredPart", "StoredPlan"]
 
-NEWEST = 3
+NEWEST = 4
 """The version of plans. In version 1 all options of a connector are part of what its table is; since then those alone
 that say what is read or written. Up to version 2 rows of the program are known by the name of their table alone, not by
-its catalog and database. What goes on from a plan has the version of that plan."""
+its catalog and database. Up to version 3 a key of several columns has them in the order of their digests, wherever its
+rows come from. What goes on from a plan has the version of that plan."""
 
 MAX_PLAN_BYTES = 16 << 20
 """Of a plan: some hundred bytes for each column that is kept, and the texts of its statements."""

@@ -24,14 +24,18 @@ from headrace.table.services.registry import _CONNECTORS
 
 ITEMS = ["lamp", "desk", "lamp", "chair", "desk", "lamp"]
 COUNTS = "INSERT INTO totals SELECT item, COUNT(*) FROM orders GROUP BY item"
+LENGTHS = "SELECT item, CHAR_LENGTH(item) AS size, COUNT(*) AS n FROM orders {} GROUP BY CHAR_LENGTH(item), item"
+PAIRS = f"""INSERT INTO totals SELECT item, MAX(n) FROM (SELECT q.n, p.item FROM ({LENGTHS.format("")}) AS p JOIN
+            ({LENGTHS.format("WHERE item <> 'bench'")}) AS q ON p.size = q.size AND p.item = q.item) GROUP BY item"""
 PATIENCE_S = 60
 
 
 class Shop:
     """A folder of orders that is followed, and a table of a database that their counts are written into."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, statement=COUNTS):
         self.folder = folder
+        self.statement = statement
         self.expected = Counter()
         (folder / "orders").mkdir()
         self._database = sqlite3.connect(folder / "shop.db", timeout=PATIENCE_S)
@@ -70,7 +74,7 @@ class Shop:
         """Run the query until it has counted more orders, too; gives the savepoint that it is stopped with."""
         with TableEnvironment.create(parallelism=parallelism, actor_system="local") as t:
             self.tables(t, every, rows, savepoint)
-            t.execute_sql(COUNTS)
+            t.execute_sql(self.statement)
             self.order(f"{sum(self.expected.values())}.csv", items)
             self.await_counts()
             job = t.execute_sql("SHOW JOBS").to_arrow()["job id"][-1]
@@ -79,7 +83,7 @@ class Shop:
     def verdicts(self, every, rows, savepoint):
         with TableEnvironment.create(parallelism=1, actor_system="local") as t:
             self.tables(t, every, rows)
-            found = t.execute_sql(f"EXPLAIN UPGRADE FROM '{savepoint}' {COUNTS}").to_arrow().to_pylist()
+            found = t.execute_sql(f"EXPLAIN UPGRADE FROM '{savepoint}' {self.statement}").to_arrow().to_pylist()
         return sorted((row["kind"], row["verdict"], row["asks"]) for row in found)
 
 
@@ -104,6 +108,39 @@ def test_a_savepoint_of_a_plan_of_version_1_goes_on_as_such(tmp_path, monkeypatc
     second = shop.run(ITEMS[1:], "20 ms", 100, 3, first)
     assert shop.verdicts("20 ms", 100, second) == REUSED
     assert ("aggregate", "lost", "lost") in shop.verdicts("30 ms", 100, second)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("version", [3, NEWEST])
+def test_keys_of_two_columns_have_the_order_of_the_plan_that_goes_on(version, tmp_path, monkeypatch):
+    """Key groups depend on it: other parallelisms would find no state under another one."""
+    shop = Shop(tmp_path, PAIRS)
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "beginning_of", functools.partial(execution.beginning_of, version=version))
+        first = shop.run(ITEMS, "20 ms", 100, 2)
+    assert {verdict for _, verdict, _ in shop.verdicts("20 ms", 100, first)} == {"reuse"}
+    second = shop.run(ITEMS[1:], "20 ms", 100, 3, first)
+    shop.run(ITEMS[2:], "20 ms", 100, 1, second)
+
+
+def test_an_order_of_key_columns_is_that_of_the_rows_from_version_4_on():
+    """In version 3 it is that of digests, so that it is by chance that of the rows."""
+    alike = {3: set(), NEWEST: set()}
+    for number in range(8):
+        one, other = f"a{number}", f"b{number}"
+        query = f"""SELECT t.{one}, d.x FROM t JOIN c ON t.{one} = c.k AND t.{other} = c.x
+                    JOIN c AS d ON t.{one} = d.k AND t.{other} = d.x"""
+        for version, found in alike.items():
+            with TableEnvironment.create(parallelism=1, actor_system="local") as t:
+                t.create_temporary_view("t", pa.table({one: [1], other: [2]}))
+                t.create_temporary_view("c", pa.table({"k": [1], "x": [2]}))
+                made = plan_of(t, t.sql_query(query), None, version)
+                again = plan_of(t, t.sql_query(query), made.plan, NEWEST)
+            keys = [operator.keeps.keys[0] for operator in made.operators if operator.kind == "join"]
+            assert [operator.keeps.keys[0] for operator in again.operators if operator.kind == "join"] == keys
+            assert {frozenset(names) for names in keys} == {frozenset((one, other))}
+            found.add(keys[0] == keys[1])
+    assert alike == {3: {False, True}, NEWEST: {True}}
 
 
 def test_a_plan_in_a_file_of_version_1_is_executed(tmp_path, monkeypatch):
@@ -131,6 +168,10 @@ def with_catalogs(parallelism=1):
     return t
 
 
+def plan_of(t, made, plan, version):
+    return planned((t._root(made),), (SinkOfPlan(lambda _: "out", "out"),), (), plan, version=version)
+
+
 def becomes(make, first, second, version=NEWEST):
     """What an upgrade makes of the groups of a table if they are those of another one."""
     plan = None
@@ -138,7 +179,7 @@ def becomes(make, first, second, version=NEWEST):
         with with_catalogs() as t:
             made = make(t, table)
             query = t.sql_query(f"SELECT a, COUNT(*) FROM {made} GROUP BY a") if isinstance(made, str) else made
-            found = planned((t._root(query),), (SinkOfPlan(lambda _: "out", "out"),), (), plan, version=version)
+            found = plan_of(t, query, plan, version)
         plan = found.plan
     return next(one.verdict.value for one in found.operators if one.kind == "aggregate")
 
