@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from bytecode_sharing import compile_together
 from campaigns import EVERY_RUN, RANDOM, TIMES_THE_EXAMPLES, in_part, leave_most, part
-from costs import costs, leave_costly
+from costs import LONGEST_S, above_longest, costs, leave_costly
 from hypothesis import HealthCheck, settings
 from lanes import is_in_this_run, known, lanes_of
 
@@ -154,6 +154,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Thousands of tests and their modules stay to the end: no search for garbage needs to look at them each time."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Name at the end of a run what a newcomer waits too long for. It fails nothing: a busy machine is slow."""
+    if config.option.markexpr == "not campaign":
+        of_tests = (one for some in terminalreporter.stats.values() for one in some)
+        if found := above_longest(one for one in of_tests if isinstance(one, pytest.TestReport)):
+            terminalreporter.section(f"tests above {LONGEST_S:g} s: shorten them, or leave them to campaigns")
+            terminalreporter.write("".join(f"{line}\n" for line in found))
 
 
 @pytest.fixture(scope="session")

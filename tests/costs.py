@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-__all__ = ["CHEAP_S", "COSTS", "costs", "leave_costly", "recorded"]
+__all__ = ["CHEAP_S", "COSTS", "LONGEST_S", "above_longest", "costs", "leave_costly", "recorded"]
 
 TESTS = Path(__file__).resolve().parent
 
@@ -33,6 +33,9 @@ COSTS = TESTS / "data" / "costs.csv"
 
 CHEAP_S = 0.2
 """A test that takes no longer is in every run."""
+
+LONGEST_S = 20.0
+"""No test of README's command takes longer, on a machine that does nothing else."""
 
 MANY_MODULES = 100
 """A run of fewer is of a part of the tests: it has all of them."""
@@ -66,6 +69,12 @@ def _cost(item: pytest.Item, known: dict[str, float]) -> float:
 
 def _is_left(name: str, seconds: float) -> bool:
     return seconds > CHEAP_S and zlib.crc32(name.encode()) >= CHEAP_S / seconds * 2**32
+
+
+def above_longest(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """The tests of a run that took longer than any may, each with its time, the longest first; setup does not count."""
+    taken = {one.nodeid: one.duration for one in reports if one.when == "call" and one.duration > LONGEST_S}
+    return [f"{taken[test]:.1f} s {test}" for test in sorted(taken, key=taken.__getitem__, reverse=True)]
 
 
 def recorded(report: Path, before: dict[str, float]) -> dict[str, float]:

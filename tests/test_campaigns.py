@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from campaigns import WHOLE_JOBS, in_part, leave_most, part, seeds
-from costs import CHEAP_S, MANY_MODULES, costs, leave_costly, recorded
+from costs import CHEAP_S, MANY_MODULES, above_longest, costs, leave_costly, recorded
 
 
 class Item:
@@ -144,3 +144,9 @@ def test_what_is_recorded_is_of_tests_that_take_longer_than_cheap_ones():
     known = costs()
     assert len(known) > 100
     assert min(known.values()) >= CHEAP_S
+
+
+def test_tests_that_take_longer_than_any_may_are_named_the_longest_first():
+    taken = [("a", "call", 20.5), ("b", "call", 20.0), ("c", "setup", 90.0), ("d", "call", 31.0)]
+    reports = [pytest.TestReport(name, ("", 0, ""), {}, "passed", None, when, duration=s) for name, when, s in taken]
+    assert above_longest(reports) == ["31.0 s d", "20.5 s a"]
