@@ -1,14 +1,19 @@
 """Texts point only at what a reader can open: pages of this repository, Flink's classes, FLIPs, RFCs, papers.
 
 No text cites documents that are not in the repository; each page, and each module or name in full, that a text names
-is there; and each file and function that docs/architecture.md sends its readers to exists.
+is there; and each file and function that docs/architecture.md sends its readers to exists. Names that stand alone in
+backticks, of classes, their attributes, functions and modules, are those of today in docs/architecture.md, in pages of
+decisions and in what rooms say of themselves.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import re
+import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -31,8 +36,27 @@ CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"(?:api|engine|actors|state|tests|docs)/[\w./-]*|\.ci/\w+|[A-Z]+\.md|\w+\.toml")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 DOTTED = re.compile(r"`(headrace(?:\.[A-Za-z_]\w*)+)`")
+DEFINED = re.compile(r"^\s*class (\w+)|^(\w+)(?:: .*)? = |^(?:async )?def (\w+)", re.MULTILINE)
+ALONE = re.compile(r"(?<!`)`(_?[A-Za-z]\w*(?:\.\w+)*)(?:\(\))?`(?!`)")
+
+OF_OTHERS = {
+    # Flink
+    "BatchCoBroadcastWithNonKeyedOperator", "GroupAggFunction", "IndexedCombinedWatermarkStatus",
+    "MessageAcknowledgingSourceBase", "MultiInputSortingDataInput", "SplitAssignmentTracker",
+    "WatermarkOutputMultiplexer", "enableObjectReuse", "jobmanager.archive.fs.dir", "updateStatus",
+    # Kafka, OpenSearch, Delta Lake, Iceberg, Storm
+    "DescribeTransactions", "EndTxn", "LocalCluster", "_shard_doc", "delta.setTransactionRetentionDuration",
+    "remove_orphan_files", "send_offsets_to_transaction",
+    # Spark, Java, Linux, browsers, HTTP
+    "Authorization", "Host", "MADV_POPULATE_WRITE", "NaN", "Origin", "OutOfMemoryError", "innerHTML",
+    "localCheckpoint", "mapInArrow",
+    # What stands before a dot: in lines of programs, in names of packages, in options
+    "env", "index", "pa", "ray", "stream",
+}  # fmt: skip
+"""Names in pages of decisions that are not ours, and what such names begin with."""
 
 
+@functools.cache
 def text_of(path):
     return path.read_text(encoding="utf-8")
 
@@ -134,6 +158,63 @@ def absent_names(text):
     return [name for name in DOTTED.findall(text) if not is_there(name)]
 
 
+@functools.cache
+def defined():
+    """The modules that define a class, or a name outside of classes, by its name; and modules by theirs."""
+    places, by_name = defaultdict(list), defaultdict(list)
+    for path in MODULES:
+        by_name[path.parent.name if path.name == "__init__.py" else path.stem].append(path)
+        by_name[f"{path.parent.name}.{path.stem}"].append(path)
+        for name in DEFINED.findall(text_of(path)):
+            places["".join(name)].append(path)
+    return places, by_name
+
+
+@functools.cache
+def attributes_of(name):
+    """What all classes of a name have, those of their bases among it."""
+    found, bases = set(), set()
+    for path in defined()[0][name]:
+        found |= {one.partition(f"{name}.")[2] for one in names_of(path) if f".{one}".find(f".{name}.") >= 0}
+        for node in ast.walk(ast.parse(text_of(path))):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                bases |= {re.sub(r".*\.|\[.*", "", ast.unparse(base)) for base in node.bases}
+    return found.union(*(attributes_of(base) for base in bases - {name}))
+
+
+def is_of_today(name):
+    """Whether a name that stands alone is of a class, an attribute, a function, a module, an option, or is not ours."""
+    head, _, rest = name.partition(".")
+    places, by_name = defined()
+    if {name, head} & OF_OTHERS or hasattr(builtins, head) or head == "headrace" or rest in ("md", "toml"):
+        return True
+    if not rest:
+        is_written = "_" in name and any(name in text_of(path) for path in MODULES)
+        return is_written or name in places or ("_" not in name and (name.islower() or name.isupper()))
+    return (
+        (rest == "py" and head in by_name)
+        or name in by_name
+        or (head in places and rest in attributes_of(head))
+        or any(rest in names_of(path) for path in by_name[head])
+        or head in sys.stdlib_module_names
+        or (rest.count(".") > 0 and any(name in text_of(path) for path in MODULES))
+    )
+
+
+def names_of_yesterday(text):
+    return [name for name in ALONE.findall(without_blocks(text)) if not is_of_today(name)]
+
+
+def test_names_that_stand_alone_are_those_of_today():
+    """In docs/architecture.md, in pages of decisions, and in what rooms say of themselves."""
+    pages = [ARCHITECTURE, *(ROOT / "docs" / "design").glob("*.md")]
+    found = {path: names_of_yesterday(text_of(path)) for path in pages}
+    for path in MODULES:
+        if path.name == "__init__.py" and path.parts[len(ROOT.parts)] != "tests":
+            found[path] = names_of_yesterday(ast.get_docstring(ast.parse(text_of(path))) or "")
+    assert {str(path.relative_to(ROOT)): what for path, what in found.items() if what} == {}
+
+
 def test_names_in_docstrings_and_pages_exist():
     """Those that are written in full: in backticks, from the package on."""
     found = {path: absent_names(text_of(path)) for path in TEXTS}
@@ -208,3 +289,10 @@ def test_names_that_do_not_exist_are_found():
     ]
     line = "`engine/task/barriers.py` `BarrierAligner`, `BarrierAligner.nothing`; `engine/none.py`, `anything`"
     assert unresolved(line) == ["BarrierAligner.nothing in engine/task/barriers.py", "engine/none.py"]
+
+
+def test_names_of_yesterday_are_found():
+    text = "`BarrierAligner.on_barrier`, `BarrierAligner`, `barriers.py`, `barriers.Alignment`, `KeyError`, `Task.fail`"
+    assert names_of_yesterday(text) == []
+    stale = ["BarrierAligner.nothing", "Aligner", "aligners.py", "barriers.Aligner", "_".join(["none", "of", "ours"])]
+    assert names_of_yesterday(", ".join(f"`{name}`" for name in stale)) == stale
