@@ -105,7 +105,7 @@ class System(Protocol):
         ...
 
     def fresh_id(self) -> str:
-        """An id for a job."""
+        """Return an id for a job."""
         ...
 
     def start(self, host: str, actors: tuple[tuple[str, MachineFactory], ...]) -> None:
@@ -236,7 +236,7 @@ class Cluster:
         raise no_leader(self.name) from error
 
     def task_managers(self) -> list[TaskManagerView]:
-        """The cluster's TaskManagers, with the memory, disk and network that they found at their start.
+        """Return the cluster's TaskManagers, with the memory, disk and network that they found at their start.
 
         Raises:
             ClusterUnavailableError: If there is no answer.
@@ -321,7 +321,7 @@ class Cluster:
         self.system.wait(duration_ms)
 
     def rest_addresses(self, timeout_ms: int = 30_000) -> list[RestAddress]:
-        """Where the cluster serves REST, head by head; those that are there now.
+        """Return where the cluster serves REST, head by head; those that are there now.
 
         Raises:
             ConfigurationError: If it serves none, or one of them cannot.
@@ -345,7 +345,7 @@ class Cluster:
         return found
 
     def page_of(self, host: str) -> str | None:
-        """The address of the page of a host's process on Ray's dashboard; None where there is none."""
+        """Return the address of the page of a host's process on Ray's dashboard; None where there is none."""
         if self.actor_system != "ray":
             return None
         from .ray.system import page_of_actor
@@ -365,7 +365,7 @@ class Cluster:
                     self.ask_machine(Address(host, actor), request, STOP_CLIENT_TIMEOUT_MS)
 
     def is_on_private_ray(self) -> bool:
-        """Whether it is on a Ray that this process has started, whose token no other one has."""
+        """Return whether it is on a Ray that this process has started, whose token no other one has."""
         if self.actor_system != "ray":
             return False
         from .ray.connection import is_private
@@ -373,7 +373,7 @@ class Cluster:
         return is_private()
 
     def may_span_machines(self) -> bool:
-        """Whether what one of its processes writes to its disk may be out of reach of another one."""
+        """Return whether what one of its processes writes to its disk may be out of reach of another one."""
         if self.actor_system != "ray":
             return False
         from .ray.autoscaler import may_span_machines

@@ -206,13 +206,14 @@ def list_clusters(address: str | None = None) -> list[Cluster]:
 
 
 def is_connected_to_ray() -> bool:
-    """Whether this process is connected to a Ray; asked without importing it."""
+    """Return whether this process is connected to a Ray; asked without importing it."""
     is_initialized = getattr(sys.modules.get("ray"), "is_initialized", None)  # it may be half imported
     return is_initialized is not None and bool(is_initialized())
 
 
 def only_cluster_on_ray(name: str | None = None) -> Cluster | None:
-    """A connection to the Headrace cluster on the Ray that this process is connected to: of the name, or the only one.
+    """Return a connection to the Headrace cluster on the Ray that this process is connected to: of the name, or the
+    only one.
 
     None if there is none, or there are several and none was named, or this process is connected to no Ray.
     """
@@ -225,7 +226,7 @@ def only_cluster_on_ray(name: str | None = None) -> Cluster | None:
 
 
 def all_jobs(address: str | None = None) -> list[tuple[str, JobView]]:
-    """The jobs of all Headrace clusters on a running Ray cluster, each with the name of its cluster.
+    """Return the jobs of all Headrace clusters on a running Ray cluster, each with the name of its cluster.
 
     Raises:
         ClusterUnavailableError: If there is no Ray cluster at the address.
@@ -239,7 +240,7 @@ def all_jobs(address: str | None = None) -> list[tuple[str, JobView]]:
 
 
 def all_task_managers(address: str | None = None) -> list[tuple[str, list[TaskManagerView]]]:
-    """All Headrace clusters on a running Ray cluster by name, each with its TaskManagers.
+    """Return all Headrace clusters on a running Ray cluster by name, each with its TaskManagers.
 
     Raises:
         ClusterUnavailableError: If there is no Ray cluster at the address.

@@ -57,7 +57,7 @@ class ZooKeeperLease:
 
     @classmethod
     def open(cls, uri: str, cluster_id: str, lease_ms: int, key_file: str | None = None) -> ZooKeeperLease:
-        """The lease of a cluster.
+        """Return the lease of a cluster.
 
         Args:
             uri: ``zookeeper://host:port,host:port/path``.

@@ -88,7 +88,7 @@ _MAX_LOOKED_AT = 1 << 20
 
 
 def masked(text: str) -> str:
-    """A text without passwords of URLs and values of options that are named like secrets.
+    """Return a text without passwords of URLs and values of options that are named like secrets.
 
     Texts hold what users' records hold, so this takes time in proportion to their length, whatever they are.
     """
@@ -308,7 +308,7 @@ class _Values:
 
 
 def is_secret(name: str) -> bool:
-    """Whether an option of that name holds a secret, as far as names tell."""
+    """Return whether an option of that name holds a secret, as far as names tell."""
     # A header of HTTP is shown to nobody, but few of them say who asks.
     header = name.removeprefix("headers.")
     if header != name:
@@ -317,7 +317,8 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(value: str) -> str:
-    """The value of an option without the password and the secret parameters of a URL, and as it is if it is none.
+    """Return the value of an option without the password and the secret parameters of a URL, and as it is if it is
+    none.
 
     Other than `masked` it goes no further: two values that are of different things are different texts.
     """
@@ -337,7 +338,7 @@ def without_secrets(value: str) -> str:
 
 
 def secret_in(uri: str) -> str | None:
-    """Which part of a URI holds a secret: ``"a password"``, or the name of an option; None if none does."""
+    """Return which part of a URI holds a secret: ``"a password"``, or the name of an option; None if none does."""
     _, separator, rest = uri.partition("://")
     if not separator:
         return None

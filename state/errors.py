@@ -104,7 +104,7 @@ __all__ = [
 
 
 def nearest(name: Any, names: Iterable[Any]) -> str | None:
-    """A hint with the name that was probably meant; None if none is near."""
+    """Return a hint with the name that was probably meant; None if none is near."""
     found = difflib.get_close_matches(str(name), [other for other in names if isinstance(other, str)], n=1)
     return f"did you mean {found[0]!r}?" if found else None
 

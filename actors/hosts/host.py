@@ -261,7 +261,7 @@ class HostKernel:
             self._mailbox.append((actor, HostPinged(host, step_ms, doing, pid, node)))
 
     def abandon(self, host: str) -> None:
-        """A host that is not a child is known to be gone for good: keep no more frames for it."""
+        """Keep no more frames for a host that is not a child, as it is known to be gone for good."""
         if host in self._peers:
             self._peers[host].sender.close()
 
@@ -275,7 +275,9 @@ class HostKernel:
         return next((cell.machine.doing for cell in self._steppers if getattr(cell.machine, "doing", "")), "")
 
     def observe(self) -> list[ObservedTask]:
-        """What tasks of this host say of themselves now; alone of all here it may be called from another thread."""
+        """Return what tasks of this host say of themselves now; alone of all here it may be called from another
+        thread.
+        """
         return [task for cell in list(self._steppers) if cell.observe is not None for task in cell.observe()]
 
     def tap(self, vertex: VertexId, edge_id: int, tap: Tap | None) -> list[ExecutionAttemptId]:
@@ -290,8 +292,8 @@ class HostKernel:
         return next((one for one in found if one is not None), None)
 
     def rejected(self, vertex: VertexId) -> list[tuple[ExecutionAttemptId, str, str, RejectedRecords]]:
-        """What operators keep of what they reject; see `headrace.actors.hosts.record_samples`. It may be called as
-        `tap`.
+        """Return what operators keep of what they reject; see `headrace.actors.hosts.record_samples`. It may be called
+        as `tap`.
         """
         return [found for slot in self._slots() for found in slot.rejected(vertex)]
 
@@ -304,7 +306,7 @@ class HostKernel:
         return bool(self._mailbox)
 
     def wants_step(self, now_ms: int) -> bool:
-        """Whether one of the machines wants a step now."""
+        """Return whether one of the machines wants a step now."""
         return any(c.step_wanted or (c.wake_at_ms is not None and c.wake_at_ms <= now_ms) for c in self._steppers)
 
     @property
@@ -318,7 +320,7 @@ class HostKernel:
         return sum(len(peer.sender) for peer in self._peers.values())
 
     def backlog(self, host: str) -> int:
-        """How many frames for another host wait for their acknowledgement."""
+        """Return how many frames for another host wait for their acknowledgement."""
         return len(self._peers[host].sender) if host in self._peers else 0
 
     def run_turn(self, now_ms: int, ticks_ms: int, *, may_step: bool = True) -> int | None:

@@ -154,7 +154,7 @@ class HostLogs:
             _process_logs = None
 
     def files(self, owner: str = "") -> list[LogFile]:
-        """The files that are there, by name.
+        """Return the files that are there, by name.
 
         Args:
             owner: Only those of this host, and of its slots if it is a TaskManager.
@@ -204,7 +204,7 @@ _process_logs: HostLogs | None = None
 
 
 def host_logs() -> HostLogs | None:
-    """The logs that this process has to do with; None if it keeps none."""
+    """Return the logs that this process has to do with; None if it keeps none."""
     return _process_logs
 
 

@@ -74,7 +74,7 @@ class LoopThread(NamedTuple):
 
     @classmethod
     def this(cls) -> LoopThread:
-        """The thread that calls.
+        """Return the thread that calls.
 
         Only for itself may a thread ask for its clock: for one that has ended the C library crashes.
         The clock itself may be read whenever.

@@ -237,7 +237,7 @@ class LocalSystem(ProcessClocks):
         self._submit(lambda: self._end(host, reason))
 
     def ping(self, source: str, host: str) -> None:
-        """All hosts share one loop: if it runs, they live."""
+        """Do nothing: all hosts share one loop, and live while it runs."""
         if host in self._hosts:
             self._submit(lambda: self._pong(source, host))
 

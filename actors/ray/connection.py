@@ -112,7 +112,7 @@ def _check_same_cluster(address: str | None) -> None:
 
 
 def is_private() -> bool:
-    """Whether the connected Ray was started by this process, and goes with it."""
+    """Return whether the connected Ray was started by this process, and goes with it."""
     node = ray_worker._global_node
     return node is not None and node.is_head()
 

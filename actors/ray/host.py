@@ -90,7 +90,7 @@ NODE_LABEL = "ray.io/node-id"
 
 
 def actor_name(cluster: str, host: str) -> str:
-    """The name under which Ray knows a host."""
+    """Return the name under which Ray knows a host."""
     return f"headrace:{cluster}:{host}"
 
 
@@ -511,7 +511,7 @@ class RayHost:
 
     @ray.method(concurrency_group="vitals")
     def run_detached(self) -> None:
-        """As `run`, for a host that outlives the process that started it."""
+        """Run as `run` does, for a host that outlives the process that started it."""
         threading.Thread(target=self._run_and_exit, name="headrace-loop", daemon=True).start()
 
     @ray.method(concurrency_group="mailbox", num_returns=0)

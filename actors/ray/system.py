@@ -169,7 +169,7 @@ class RaySystem:
         return time.monotonic_ns() // 1_000_000
 
     def run_in_background(self) -> None:
-        """Hosts run by themselves here."""
+        """Do nothing: hosts run by themselves here."""
 
     def close(self, *, wait: bool = True) -> None:
         """Kill every host of the cluster. May be repeated.
@@ -219,7 +219,7 @@ class RaySystem:
 
 
 def page_of_actor(cluster: str, host: str) -> str | None:
-    """The address of a host's page on Ray's dashboard; None if there is no dashboard, or the host has ended."""
+    """Return the address of a host's page on Ray's dashboard; None if there is no dashboard, or the host has ended."""
     address = get_webui_url_from_internal_kv()
     actor = _actor_id(cluster, host) if address else None
     if actor is None:

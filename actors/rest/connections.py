@@ -24,17 +24,17 @@ class Connection(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It begins."""
+        """Note that the connection begins."""
         super().connection_made(transport)
         self._wait_for_head()
 
     def on_response_complete(self) -> None:
-        """A request has been answered."""
+        """Note that a request has been answered."""
         self._wait_for_head()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended."""
+        """Note that the connection has ended."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)

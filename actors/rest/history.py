@@ -51,7 +51,7 @@ class EndedJobs:
         self._read_s: float | None = None
 
     def views(self) -> dict[str, JobView]:
-        """The jobs by id, newest first.
+        """Return the jobs by id, newest first.
 
         Raises:
             HeadraceError: If the store cannot be read.

@@ -140,11 +140,11 @@ class SimSystem:
         return [host.name for host in self._hosts.values() if host.is_alive]
 
     def story(self) -> str:
-        """The last events: virtual time, host, event."""
+        """Return the last events: virtual time, host, event."""
         return self._story.text()
 
     def fresh_id(self) -> str:
-        """An id for a job: no chance but the run's, so that runs repeat."""
+        """Return an id for a job: no chance but the run's, so that runs repeat."""
         self._num_jobs += 1
         return f"job-{self._num_jobs:04d}{self._job_suffix}"
 
@@ -218,7 +218,7 @@ class SimSystem:
         self._worked_us += duration_us
 
     def longest_backlog(self) -> tuple[int, str]:
-        """The most frames of one living host that another one has not acknowledged, and whose they are."""
+        """Return the most frames of one living host that another one has not acknowledged, and whose they are."""
         alive = [host for host in self._hosts.values() if host.is_alive]
         backlogs = (
             (host.kernel.backlog(peer.name), f"{host.name} for {peer.name}") for host in alive for peer in alive
@@ -365,7 +365,7 @@ class SimSystem:
         return next((node for node in nodes if node not in command.avoid), nodes[0])
 
     def node_of(self, host: str) -> str:
-        """The node of a living host; empty if it is on none."""
+        """Return the node of a living host; empty if it is on none."""
         return self._hosts[host].node
 
     def _begin(self, host: SimHost) -> None:

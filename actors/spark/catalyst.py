@@ -190,7 +190,9 @@ def _case(columns: list[Any], types: list[pa.DataType]) -> tuple[Any, pa.DataTyp
 
 
 def aggregate_of(aggregate: Aggregate, layout: Layout, output_type: pa.DataType) -> Any | None:
-    """A built-in aggregate as Spark's, of the type that it has for us; None if there is none that means the same."""
+    """Return a built-in aggregate as Spark's, of the type that it has for us; None if there is none that means the
+    same.
+    """
     from pyspark.sql import functions as sf
 
     if not is_built_in(aggregate):

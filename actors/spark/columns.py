@@ -123,7 +123,9 @@ class Layout:
         return None if index < 0 else column_name(index)
 
     def is_native(self, field: str) -> bool:
-        """Whether Spark's meaning of a field's values is ours: equality, order (nulls first, NaN last) and hashing."""
+        """Return whether Spark's meaning of a field's values is ours: equality, order (nulls first, NaN last) and
+        hashing.
+        """
         index = self.wire.get_field_index(field)
         return index >= 0 and _is_same(self.wire.field(index).type)
 

@@ -79,7 +79,7 @@ class ProgressLine:
             self._write(text)
 
     def text(self) -> str:
-        """The line as it is now."""
+        """Return the line as it is now."""
         jobs = self._tracker.getJobIdsForGroup(self._group)
         active = set(self._tracker.getActiveJobsIds())
         stages = done = total = running = 0

@@ -176,7 +176,9 @@ class Job:
             raise JobCanceledError(message)
 
     def broadcast(self, table: pa.Table, scope: Scope) -> Any:
-        """A table as a variable of Spark's that every Python process reads once; it goes at the end of the scope."""
+        """Return a table as a variable of Spark's that every Python process reads once; it goes at the end of the
+        scope.
+        """
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -286,7 +288,9 @@ class Job:
         return self.relation(df, layout, relation.schema, partitions=count, is_exact=True)
 
     def with_targets(self, relation: Relation, ship: Ship, count: int, bounds: tuple[Any, ...] = ()) -> Any:
-        """A DataFrame of the records with one more column, by which Spark's hash exchange brings them where they go."""
+        """Return a DataFrame of the records with one more column, by which Spark's hash exchange brings them where they
+        go.
+        """
         from pyspark.sql.types import IntegerType, StructField, StructType
 
         layout = relation.layout
@@ -320,7 +324,7 @@ class Job:
         return replace(plain, df=df, partitions=1, is_exact=True)
 
     def merged(self, left: Relation, right: Relation, ships: Sequence[Ship], parallelism: int | None) -> Relation:
-        """Two inputs shipped by the hash of their keys into one DataFrame, to be read by `Tagged`."""
+        """Return two inputs shipped by the hash of their keys into one DataFrame, to be read by `Tagged`."""
         from pyspark.sql import functions as sf
 
         count = parallelism or self.parallelism
@@ -329,7 +333,7 @@ class Job:
         return Relation(df, None, Tagged(left.layout, right.layout), partitions=count, is_exact=True)
 
     def gathered_pair(self, left: Relation, right: Relation) -> Relation:
-        """Two inputs in one partition of one DataFrame, to be read by `Tagged`."""
+        """Return two inputs in one partition of one DataFrame, to be read by `Tagged`."""
         from pyspark.sql import functions as sf
 
         frames = [self.flushed(side).df.withColumn(TARGET, sf.lit(0)) for side in (left, right)]

@@ -82,7 +82,7 @@ class Session:
         self.spark._jvm.SparkSession.setActiveSession(self.spark._jsparkSession)
 
     def log_tail(self) -> str:
-        """The end of what the driver's JVM has written."""
+        """Return the end of what the driver's JVM has written."""
         return _tail(self.directory / "driver.log")
 
     def close(self) -> None:

@@ -77,7 +77,8 @@ def free_by_node() -> list[tuple[float, float]]:
 
 
 def size_of_session(settings: SparkSettings, free: list[tuple[float, float]]) -> SessionSize:
-    """How many executors of which size fit into the free part of the cluster; all of one size, as Spark wants them.
+    """Return how many executors of which size fit into the free part of the cluster; all of one size, as Spark wants
+    them.
 
     On a node with more than two free cores one is left to others: sources and sinks of streaming jobs, Ray's tasks.
     """

@@ -104,7 +104,7 @@ def duration_ms(name: str, value: Any, at_least: int) -> int:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """A whole number as it is."""
+    """Return a whole number as it is."""
     if isinstance(value, bool) or not isinstance(value, int):
         message = f"{name} must be a whole number; got {value!r}"
         raise ConfigurationError(message)

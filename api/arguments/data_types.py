@@ -217,7 +217,9 @@ def _tuple_of(name: str, field_types: Sequence[TypeInformation]) -> TypeInformat
 
 
 def schema_of(type_info: TypeInformation | None) -> pa.Schema | None:
-    """The Arrow schema of a stream of this type, with ``headrace.row`` in its metadata; None for arbitrary objects."""
+    """Return the Arrow schema of a stream of this type, with ``headrace.row`` in its metadata; None for arbitrary
+    objects.
+    """
     if type_info is None or type_info.arrow_type is None:
         return None
     arrow_type = type_info.arrow_type

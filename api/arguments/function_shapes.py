@@ -1,7 +1,7 @@
 """What type checkers know of user functions: which records they take and which they give, by their methods.
 
 A transformation takes a callable or an object with one method. The protocols here are such objects, so the hints of
-``map`` and the like go on to the stream that comes of it, whether the function's class names its types
+``map`` and the like go on to the stream that it returns, whether the function's class names its types
 (``MapFunction[int, str]``) or not. A type that is not named is any type. Nothing of this counts when a program runs.
 
 Source: the type parameters of PyFlink's and Flink's functions.

@@ -78,7 +78,7 @@ def add_cluster_commands(commands: Any) -> None:
 
 
 def add_high_availability_options(parser: argparse.ArgumentParser) -> None:
-    """Options that make the cluster of a command survive its leader."""
+    """Add the options that make the cluster of a command survive its leader."""
     parser.add_argument("--ha-dir", metavar="DIR", help="high availability: where the cluster's jobs are kept")
     parser.add_argument("--cluster-id", metavar="ID", help="name of the cluster, by which it is found and recovered")
     parser.add_argument(

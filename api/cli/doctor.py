@@ -203,7 +203,7 @@ def key_file(path: str | None) -> Check:
 
 
 def job_folder(directory: str | None, cluster_id: str | None, keys: str | None) -> Check:
-    """Whether others can write to the directory of high availability, from which jobs are run.
+    """Return whether others can write to the directory of high availability, from which jobs are run.
 
     Args:
         directory: Of all clusters; None if there is none.

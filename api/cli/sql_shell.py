@@ -211,7 +211,7 @@ class Shell:
 
 
 def is_finished(text: str) -> bool:
-    """Whether what was typed can be run: it ends with a semicolon, or is a word of the shell's own."""
+    """Return whether what was typed can be run: it ends with a semicolon, or is a word of the shell's own."""
     return not text.strip() or text.strip().rstrip(";").strip().upper() in _OWN or is_complete(text)
 
 

@@ -69,7 +69,7 @@ class CollectionSource:
         return columns_of_rows(self._rows or []) if self._columns is None else self._columns.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """One split with everything."""
+        """Return one split with everything."""
         return _CollectionEnumerator()
 
     def create_reader(self) -> SourceReader:

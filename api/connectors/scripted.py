@@ -112,7 +112,7 @@ class ScriptedSource:
                 raise ConfigurationError(message)
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """One split per script."""
+        """Return one split per script."""
         return _ScriptEnumerator(len(self._scripts))
 
     def create_reader(self) -> SourceReader:

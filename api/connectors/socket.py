@@ -84,7 +84,7 @@ class SocketTextSource(Source[str]):
         self.encoding = encoding
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """One split: the connection."""
+        """Return one split: the connection."""
         return _SocketEnumerator(f"{self.host}:{self.port}")
 
     def create_reader(self) -> SourceReader:

@@ -223,7 +223,7 @@ class DataSet(ColumnVerbs[T1], TwoInputVerbs[T1], WriteVerbs[T1], GroupVerbs[T1]
         return GroupedDataSet(self, found)
 
     def distinct(self, *key: KeyOf[T1]) -> DataSet[T1]:
-        """One record of each key; without a key, of equal records one."""
+        """Return one record of each key; without a key, of equal records one."""
         if not key:
             return self.then(Distinct, "distinct", self.schema, Ship(ShipKind.HASH), key=None)
         found = group_key("distinct", key, self.schema)

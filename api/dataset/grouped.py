@@ -70,7 +70,7 @@ class GroupVerbs(ABC, Generic[T1]):
         return GATHER if self._key is None else Ship(ShipKind.HASH, self._key)
 
     def reduce(self, func: Callable[[T1, T1], T1] | Reduces[T1]) -> DataSet[T1]:
-        """One record per group, made by combining two at a time; of no records none.
+        """Return one record per group, made by combining two at a time; of no records none.
 
         Args:
             func: An associative and commutative callable of two records or a ReduceFunction; must not change them.

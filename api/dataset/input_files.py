@@ -164,7 +164,9 @@ _BEGINNING_BYTES = 1 << 20
 
 
 def first_beginning(locations: Sequence[str]) -> tuple[bytes, str]:
-    """The beginning of the first file that is not empty, without a byte order mark and empty lines, and where it is."""
+    """Return the beginning of the first file that is not empty, without a byte order mark and empty lines, and where it
+    is.
+    """
     for location in locations:
         fs, inside = filesystem_for(location)
         with Reading(location), closing(RecordFile(fs, inside)) as file:

@@ -107,7 +107,9 @@ class RunReports:
         return self._must_be_there or self._name is not None or self._rest is not None
 
     def is_alone(self) -> bool:
-        """Whether there is nobody to tell, as it is certain: no cluster was named, and none is on the Ray of Spark."""
+        """Return whether there is nobody to tell, as it is certain: no cluster was named, and none is on the Ray of
+        Spark.
+        """
         if os.getpid() != self._pid:
             return True
         if self._cluster is not None or self._is_named:

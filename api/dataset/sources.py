@@ -89,7 +89,7 @@ class DataSetSources(ABC):
         return self.from_collection(elements, type_info)
 
     def generate_sequence(self, start: int, end: int) -> DataSet[int]:
-        """The integers from ``start`` to ``end``, both included."""
+        """Return the integers from ``start`` to ``end``, both included."""
         for what, value in (("start", start), ("end", end)):
             if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
                 message = f"{what} must be an integer of 64 bits; got {value!r}"

@@ -107,7 +107,9 @@ class TwoInputVerbs(Recorded[T1]):
         return cross_of(self._data, other, ships=(BROADCAST, FORWARD))
 
     def semi_join(self, other: DataSet[Any]) -> SemiJoinBuilder[T1]:
-        """The records that have a partner in ``other``, each once: ``a.semi_join(b).where("id").equal_to("a_id")``."""
+        """Return the records that have a partner in ``other``, each once:
+        ``a.semi_join(b).where("id").equal_to("a_id")``.
+        """
         from .joins_and_crosses import SemiJoinBuilder
 
         return SemiJoinBuilder(self._data, other, is_anti=False)
@@ -181,7 +183,7 @@ class TwoInputVerbs(Recorded[T1]):
         return _sets(self._data, other, "minus", _Minus(is_all=False))
 
     def minus_all(self, other: DataSet[Any]) -> DataSet[T1]:
-        """The records without as many of each as ``other`` has."""
+        """Return the records without as many of each as ``other`` has."""
         return _sets(self._data, other, "minus_all", _Minus(is_all=True))
 
     def intersect(self, other: DataSet[Any]) -> DataSet[T1]:

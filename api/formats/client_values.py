@@ -16,7 +16,7 @@ Convert = Callable[[Any], Any]
 
 
 def optional(convert: Convert | None) -> Convert:
-    """The same for values that may be None; None is a conversion that changes nothing."""
+    """Return the same for values that may be None; None is a conversion that changes nothing."""
     if convert is None:
         return lambda value: value
     return lambda value: None if value is None else convert(value)

@@ -53,7 +53,9 @@ class RecordFormat(Protocol):
     """
 
     def cut(self, data: bytes) -> int:
-        """How many bytes of ``data``, which begins at a record's start, are whole records; 0 if not even one is."""
+        """Return how many bytes of ``data``, which begins at a record's start, are whole records; 0 if not even
+        one is.
+        """
         ...
 
     def decode(self, block: bytes) -> Batch:

@@ -167,7 +167,7 @@ class ApplicationRun:
         return not left and not self._is_cut_off
 
     def end(self) -> None:
-        """The program has ended in order, and so have its jobs: the next run is another one."""
+        """Note that the program and its jobs have ended in order: the next run is another one."""
         if self._is_cut_off:
             return
         if left := self._going_on():

@@ -38,7 +38,9 @@ _GO_ON, _STOP, _CANCEL = "", "s", "c"
 
 
 def is_at_terminal() -> bool:
-    """Whether somebody can be asked: standard input and standard error are the terminal of this thread's program."""
+    """Return whether somebody can be asked: standard input and standard error are the terminal of this thread's
+    program.
+    """
     if threading.current_thread() is not threading.main_thread() or sys.stdin is None or sys.stderr is None:
         return False
     if not sys.stdin.isatty() or not sys.stderr.isatty():
@@ -53,7 +55,7 @@ class WaitedJob(Protocol):
     """What is needed of a job's client."""
 
     def view(self) -> JobView:
-        """The job now."""
+        """Return the job now."""
         ...
 
     def views(self) -> Iterator[JobView]:

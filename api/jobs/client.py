@@ -117,7 +117,7 @@ class JobClient:
         return JobStatus(self.view().state)
 
     def view(self) -> JobView:
-        """Everything that is known of the job now."""
+        """Return everything that is known of the job now."""
         return self._conversation.poll(0)
 
     def live(self) -> LiveOutput:
@@ -217,7 +217,8 @@ class JobClient:
         return explain_event_time(self.view())
 
     def story(self, about: str = "") -> list[str]:
-        """What the job's JobManager remembers of the last events, oldest first: transitions of the job and its tasks.
+        """Return what the job's JobManager remembers of the last events, oldest first: transitions of the job and its
+        tasks.
 
         Args:
             about: What it is about: ``job``, the name of a TaskManager, or of operators that are chained, as

@@ -147,7 +147,7 @@ def high_availability_from_environment() -> dict[str, str]:
 
 
 def rest_from_environment(actor_system: str) -> RestSettings | None:
-    """How a cluster serves REST that is started here, as the command line says; None: not at all.
+    """Return how a cluster serves REST that is started here, as the command line says; None: not at all.
 
     A cluster in this process does so only on a named port: it would need a thread of its own, and a breakpoint in a
     function is to stop in the thread that has called ``execute``.
@@ -161,12 +161,14 @@ def rest_from_environment(actor_system: str) -> RestSettings | None:
 
 
 def is_link_wanted() -> bool:
-    """Whether it is said where the dashboard shows a job, as the command line says."""
+    """Return whether it is said where the dashboard shows a job, as the command line says."""
     return bool(os.environ.get(REST_PORT_VARIABLE)) or os.environ.get(REST_VARIABLE) == "1"
 
 
 def waiting_times_from_environment() -> dict[str, int]:
-    """How long jobs wait for slots, as variables of the environment say: milliseconds, or a text such as "10 min"."""
+    """Return how long jobs wait for slots, as variables of the environment say: milliseconds, or a text such as "10
+    min".
+    """
     variables = {
         "HEADRACE_SLOT_REQUEST_TIMEOUT": "slot_request_timeout_ms",
         "HEADRACE_NODE_LAUNCH_TIMEOUT": "node_launch_timeout_ms",
@@ -181,7 +183,7 @@ class ServesRest(Protocol):
     """The part of a cluster that is needed to find its REST."""
 
     def rest_addresses(self) -> list[Any]:
-        """Where it is served, head by head, with tokens."""
+        """Return where it is served, head by head, with tokens."""
         ...
 
 

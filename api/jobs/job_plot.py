@@ -49,7 +49,7 @@ class JobPlot:
         self._checkpoints: Sequence[CheckpointView] = ()
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time to look again."""
+        """Return whether it is time to look again."""
         return not self._seen or now_s - self._seen[-1][0] >= SAMPLE_S
 
     def take(self, view: JobView, checkpoints: Sequence[CheckpointView], now_s: float) -> None:

@@ -86,7 +86,7 @@ class LiveOutput:
 
 
 def is_notebook() -> bool:
-    """Whether there are cells with outputs."""
+    """Return whether there are cells with outputs."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")

@@ -122,7 +122,9 @@ def summary_line(view: JobView) -> str:
 
 
 def records_text(view: JobView) -> str:
-    """How many records the first vertices and the last one have read, and now read per second; empty before that."""
+    """Return how many records the first vertices and the last one have read, and now read per second; empty before
+    that.
+    """
     vertices = list(view.vertices)
     if len(vertices) > MAX_LINE_VERTICES:
         vertices[MAX_LINE_VERTICES - 1 : -1] = []
@@ -160,7 +162,7 @@ def interrupt_line(job: JobStart) -> str:
 
 
 def vertex_cells(vertex: VertexView, *, has_ended: bool) -> tuple[str, ...]:
-    """One vertex as the cells of `COLUMNS`; of one that has ended only what was counted."""
+    """Return one vertex as the cells of `COLUMNS`; of one that has ended only what was counted."""
     rates: tuple[str, ...] = ("-", "-")
     shares: tuple[str, ...] = ("-", "-")
     if not has_ended:
@@ -177,7 +179,7 @@ def all_cells(view: JobView) -> list[tuple[str, ...]]:
 
 
 def stage_cells(stage: StageView) -> tuple[str, ...]:
-    """One stage of a data set's run as the cells of `STAGE_COLUMNS`."""
+    """Return one stage of a data set's run as the cells of `STAGE_COLUMNS`."""
     tasks = f"{stage.num_done}/{stage.num_tasks}" if stage.num_tasks else ""
     rows = "" if stage.rows is None else f"{stage.rows:,}"
     return stage.name, stage.state, tasks, rows, f"{stage.duration_ms / 1_000:.1f} s"

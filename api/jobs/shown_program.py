@@ -25,5 +25,5 @@ class ProgramShown(SystemExit):
 
 
 def is_only_shown() -> bool:
-    """Whether programs of this process are only to be shown."""
+    """Return whether programs of this process are only to be shown."""
     return os.environ.get(INFO_VARIABLE) == "1"

@@ -168,7 +168,7 @@ class Snapshot:
         return [self._operator_info(state) for state in self._manifest.operators]
 
     def operator(self, uid: str) -> OperatorInfo:
-        """One operator, by its uid or its name.
+        """Return one operator, by its uid or its name.
 
         Raises:
             CheckpointMismatchError: If there is none, or several have that name.
@@ -368,7 +368,8 @@ class Snapshot:
         )
 
     def source_positions(self) -> pa.Table:
-        """The splits that readers had: ``operator``, ``subtask``, ``split_id``, ``position`` and ``payload`` as JSON.
+        """Return the splits that readers had: ``operator``, ``subtask``, ``split_id``, ``position`` and ``payload`` as
+        JSON.
 
         What split enumerators still had to hand out is in `enumerators`.
         """
@@ -385,7 +386,9 @@ class Snapshot:
         return {uid: part for uid, part in self._manifest.enumerators.items() if uid not in RUN_MARKS}
 
     def committables(self) -> pa.Table:
-        """What sinks had prepared and not committed: ``operator``, ``subtask``, ``checkpoint_id``, ``committable``."""
+        """Return what sinks had prepared and not committed: ``operator``, ``subtask``, ``checkpoint_id``,
+        ``committable``.
+        """
         rows = []
         for operator, subtask, value in self._elements(COMMITTABLES):
             checkpoint_id, committable = value if isinstance(value, tuple) and len(value) == 2 else (None, value)

@@ -278,7 +278,7 @@ class RestCalls(ABC):
         return self._run(self._ended(_Call("PATCH", _path("jobs", job_id) + _query(mode)), job_id))
 
     def wait(self, job_id: str) -> Any:
-        """Gives a job's state, once it has ended."""
+        """Wait until a job has ended; gives its state."""
         return self._run(self._ended(None, job_id))
 
     def trigger_checkpoint(self, job_id: str, *, full: bool = False) -> Any:

@@ -38,7 +38,7 @@ class ServesJobs(AsksJobs, Protocol):
     name: str
 
     def rest_addresses(self) -> list[Any]:
-        """Where it is served, head by head, with tokens; starts what waits to be asked."""
+        """Return where it is served, head by head, with tokens; starts what waits to be asked."""
         ...
 
 

@@ -25,7 +25,7 @@ CLOCK = "PROCTIME"
 
 
 def asks_clock(*trees: Any) -> bool:
-    """Whether expressions call PROCTIME(), outside of subqueries."""
+    """Return whether expressions call PROCTIME(), outside of subqueries."""
     return any(_asks(tree) for tree in trees)
 
 

@@ -77,7 +77,7 @@ def whole_number(tree: Any) -> int | None:
 
 
 def is_aggregate_call(tree: Any, functions: FunctionRegistry) -> bool:
-    """Whether it is a call of an aggregate function, with a FILTER or without; not one over a window."""
+    """Return whether it is a call of an aggregate function, with a FILTER or without; not one over a window."""
     call = tree.this if isinstance(tree, exp.Filter) else tree
     return isinstance(call, exp.Anonymous) and functions.is_aggregate(str(call.name))
 

@@ -33,7 +33,7 @@ GROUPING = ("GROUPING", "GROUPING_ID")
 
 
 def has_aggregates(tree: Any, functions: FunctionRegistry) -> bool:
-    """Whether an aggregate is called in an expression, but not over a window or in a subquery."""
+    """Return whether an aggregate is called in an expression, but not over a window or in a subquery."""
     if isinstance(tree, (exp.Window, exp.Subquery, exp.Query)):
         return False
     if is_aggregate_call(tree, functions):
@@ -42,7 +42,7 @@ def has_aggregates(tree: Any, functions: FunctionRegistry) -> bool:
 
 
 def window_call(tree: Any) -> bool:
-    """Whether it is a group window as it was written once: ``TUMBLE(t, INTERVAL ...)`` in GROUP BY."""
+    """Return whether it is a group window as it was written once: ``TUMBLE(t, INTERVAL ...)`` in GROUP BY."""
     return isinstance(tree, exp.Anonymous) and str(tree.name).upper() in _LEGACY
 
 

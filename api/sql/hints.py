@@ -56,7 +56,7 @@ class StateTtls:
                     self._by_table = {**dict(map(_entry, one.expressions)), **self._by_table}
 
     def of(self, scope: Scope) -> int | None:
-        """How long what is kept of some rows lives, if they are those of one table; None if nothing says so."""
+        """Return how long what is kept of some rows lives, if they are those of one table; None if nothing says so."""
         tables = _tables_of(scope)
         ttl = self._by_table.get(tables[0]) if len(tables) == 1 else None
         if ttl is not None:
@@ -64,7 +64,7 @@ class StateTtls:
         return ttl
 
     def notes(self) -> tuple[str, ...]:
-        """What the plan is to say of those that nothing was kept for."""
+        """Return what the plan is to say of those that nothing was kept for."""
         left = [one for one in self._by_table if one not in self._used]
         return tuple(
             f"hint {_STATE_TTL}({one!r}) changes nothing: it is of joins and groups of a table" for one in left

@@ -66,7 +66,8 @@ def with_named_windows(tree: exp.Select, text: SqlText) -> exp.Select:
 
 
 def unusual_nulls(tree: Any) -> bool | None:
-    """Whether an expression of ORDER BY wants nulls first, if that is not where its order has them; None if it is.
+    """Return whether an expression of ORDER BY wants nulls first, if that is not where its order has them; None if it
+    is.
 
     An order has them first, or last if it is descending. Elsewhere they get by whether the value is NULL, before it.
     """

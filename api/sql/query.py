@@ -498,7 +498,7 @@ def _counted(tree: Any, projections: list[tuple[Any, str]]) -> Any:
 
 
 def cast_null(value: Typed) -> Typed:
-    """A NULL that nothing gives a type is an INT, as in Flink's results of no type."""
+    """Make a NULL that nothing gives a type an INT, as in Flink's results of no type."""
     return cast_to(value, pa.int32()) if pa.types.is_null(value.kind) else value
 
 

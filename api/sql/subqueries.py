@@ -124,7 +124,7 @@ def own_subqueries(tree: Any) -> Iterator[Any]:
 
 
 def query_of(tree: Any) -> Any:
-    """The query in parentheses."""
+    """Return the query in parentheses."""
     while isinstance(tree, (exp.Subquery, exp.Paren)) and not any(
         tree.args.get(part) for part in ("with_", "order", "limit", "offset")
     ):

@@ -25,7 +25,7 @@ __all__ = ["is_lateral", "with_rows"]
 
 
 def is_lateral(tree: Any) -> bool:
-    """Whether a part of FROM is made of each row before it."""
+    """Return whether a part of FROM is made of each row before it."""
     return isinstance(tree, (exp.Unnest, exp.Lateral))
 
 

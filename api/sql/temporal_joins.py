@@ -116,7 +116,7 @@ def _versions_below(builder: Builder, node: Node, names: set[str], time: ScopeCo
 
 
 def goes_by_clock(time: Typed, scope: Scope) -> bool:
-    """Whether a value is the processing time of some rows."""
+    """Return whether a value is the processing time of some rows."""
     structure = time.expression.structure
     return any(one.is_processing_time and structure == ("col", one.column) for one in scope.columns)
 

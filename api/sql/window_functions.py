@@ -30,7 +30,7 @@ _NAMES = {
 
 
 def is_window_function(tree: Any) -> bool:
-    """Whether it is TUMBLE(TABLE t, ...) or its like."""
+    """Return whether it is TUMBLE(TABLE t, ...) or its like."""
     return isinstance(tree, exp.Anonymous) and str(tree.name).upper() in WindowKind.__members__
 
 

@@ -58,12 +58,12 @@ class Retries:
     longest_ms: int = 30_000
 
     def pause_after(self, num_failures: int) -> int:
-        """How long to wait after so many failures, in milliseconds."""
+        """Return how long to wait after so many failures, in milliseconds."""
         return min(self.longest_ms, self.pause_ms << min(num_failures - 1, 20))
 
 
 def program_of(component: Any, layout: Layout, name: str, task: int) -> ShellProgram:
-    """The program of a component's task, not started."""
+    """Return the program of a component's task, not started."""
     timeout_s = layout.number(name, "topology.subprocess.timeout.secs", SUBPROCESS_TIMEOUT_S)
     place = f"component {name!r}, task {task}"
     return ShellProgram(component.command, place, component.env, component.resources, timeout_s)

@@ -99,7 +99,7 @@ class InFlight:
         return self.add(Sent(SYSTEM_TASK, TICK_STREAM, (seconds,), is_tracked=False, target=0))
 
     def is_tracked(self, anchors: Iterable[str]) -> bool:
-        """Whether what comes of these tuples is to be acknowledged. May be called in any thread.
+        """Return whether tuples that are made from these are to be acknowledged. May be called in any thread.
 
         Raises:
             ProgramError: If the bolt was never given one of them.
@@ -129,7 +129,7 @@ class InFlight:
         return found if found is not None else self._untracked.pop(number, None)
 
     def first_since(self) -> tuple[Given, float] | None:
-        """The tuple that has waited for longest to be acknowledged, and since when."""
+        """Return the tuple that has waited for longest to be acknowledged, and since when."""
         for given in self.tracked.values():
             return None if given.since is None else (given, given.since)
         return None
@@ -259,7 +259,7 @@ class PythonBoltTask(BoltTask):
         return events
 
     def sync(self) -> None:
-        """It has got it when it was given."""
+        """Do nothing: a bolt of Python has a tuple once it was given."""
 
     def emit(self, values: Iterable[Any], stream: str | None, anchors: Sequence[str], direct: int | None) -> list[int]:
         """Take a tuple."""
@@ -269,11 +269,11 @@ class PythonBoltTask(BoltTask):
         return self._router.task_ids(emission)
 
     def ack(self, number: str) -> None:
-        """A tuple is worked off."""
+        """Acknowledge a tuple that is worked off."""
         self._events.append(Acked(number))
 
     def fail(self, number: str) -> None:
-        """A tuple could not be worked off."""
+        """Give back a tuple that could not be worked off."""
         self._events.append(Failed(number))
 
     def metric(self, name: str, value: Any) -> None:

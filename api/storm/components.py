@@ -57,11 +57,11 @@ class BoltCollector(Protocol):
         ...
 
     def ack(self, number: str) -> None:
-        """A tuple is worked off."""
+        """Acknowledge a tuple that is worked off."""
         ...
 
     def fail(self, number: str) -> None:
-        """A tuple could not be worked off."""
+        """Give back a tuple that could not be worked off."""
         ...
 
     def metric(self, name: str, value: Any) -> None:
@@ -122,16 +122,16 @@ class Spout(_Component, ABC):
         """Emit the next tuples, or none if there are none; called again and again."""
 
     def ack(self, tup_id: Any) -> None:
-        """A complete checkpoint holds all that a message has become, so that it need not be kept any more."""
+        """Forget a message, if it is kept: a complete checkpoint holds all that it led to."""
 
     def fail(self, tup_id: Any) -> None:
-        """A message must be emitted again: the job goes on from a checkpoint that does not hold it."""
+        """Emit a message again: the job goes on from a checkpoint that does not hold it."""
 
     def activate(self) -> None:
-        """Called before the first tuple is asked for."""
+        """Begin: the first tuple is about to be asked for."""
 
     def deactivate(self) -> None:
-        """Called behind the last."""
+        """End: no further tuple is asked for."""
 
     def emit(
         self,
@@ -165,7 +165,7 @@ class Bolt(_Component, ABC):
     """
 
     auto_anchor = True
-    """Whether what is emitted comes of the tuple that is being worked off, if nothing else is said."""
+    """Whether what is emitted is anchored to the tuple that is being worked off, if nothing else is said."""
     auto_ack = True
     """Whether a tuple is acknowledged when ``process`` has returned; else by `ack`."""
 
@@ -176,11 +176,11 @@ class Bolt(_Component, ABC):
         """Work a tuple off. What it raises fails the subtask."""
 
     def process_tick(self, tup: Tuple) -> None:
-        """Called each ``topology.tick.tuple.freq.secs`` seconds, if that is set."""
+        """Take a tick: one comes each ``topology.tick.tuple.freq.secs`` seconds, if that is set."""
 
     @staticmethod
     def is_tick(tup: Tuple) -> bool:
-        """Whether a tuple is one of the clock."""
+        """Return whether a tuple is one of the clock."""
         return tup.component == SYSTEM_COMPONENT and tup.stream == TICK_STREAM
 
     def emit(
@@ -196,7 +196,7 @@ class Bolt(_Component, ABC):
         Args:
             tup: Its values.
             stream: To which stream; None for the default one.
-            anchors: The tuples that it comes of; None for the one that is being worked off, where ``auto_anchor``.
+            anchors: The tuples that it was made from; None for the one that is being worked off, where ``auto_anchor``.
             direct_task: The number of the task that gets it; None for whom the groupings say.
             need_task_ids: Whether to give the numbers of the tasks that get it.
 

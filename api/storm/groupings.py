@@ -34,7 +34,7 @@ class Sent(NamedTuple):
     stream: str
     values: tuple[Any, ...]
     is_tracked: bool
-    """Whether it is to be acknowledged: it comes of a message with an id, or of a stream that is read again."""
+    """Whether it is to be acknowledged: it was made from a message with an id, or from a stream that is read again."""
     target: int
     """Which of the bolt's tasks gets it, from 0."""
 
@@ -113,7 +113,7 @@ class Router:
         return owner
 
     def task_ids(self, emission: Emission) -> list[int]:
-        """The numbers of the tasks that get a tuple."""
+        """Return the numbers of the tasks that get a tuple."""
         return [self._layout.task(consumer, target) for consumer, target in emission.targets]
 
 
@@ -190,7 +190,9 @@ def _to_tag(consumer: str) -> str:
 
 
 def taken_tag(stream: str) -> str:
-    """The side output of a stream that the program takes out of the topology: rows by the names of its fields."""
+    """Return the side output of a stream that the program takes out of the topology: rows by the names of its
+    fields.
+    """
     return f"stream {stream}"
 
 
@@ -208,7 +210,7 @@ def emit_all(layout: Layout, component: str, emissions: Iterable[Emission], outp
 
 
 def sent_to(emitted: DataStream, consumer: str) -> DataStream:
-    """The tuples of a component for a bolt, each on its way to its task."""
+    """Return the tuples of a component for a bolt, each on its way to its task."""
     return emitted.get_side_output(_to_tag(consumer)).partition_custom(_that_task, _TARGET)
 
 

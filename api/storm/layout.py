@@ -63,7 +63,7 @@ class Stream:
 
 
 def streams_of(outputs: Any, component: str) -> dict[str, Stream]:
-    """The streams that a component says it emits to, by name.
+    """Return the streams that a component says it emits to, by name.
 
     Args:
         outputs: Names of fields of the default stream, or streams, or both; None for none.
@@ -158,11 +158,11 @@ class Layout:
         return self._conf.get("topology.acker.executors") != 0
 
     def conf_of(self, component: str) -> dict[str, Any]:
-        """The settings that a component sees."""
+        """Return the settings that a component sees."""
         return {"topology.name": self.name, **self._conf, **self.components[component].conf}
 
     def number(self, component: str, key: str, default: float) -> float:
-        """A setting that is a number.
+        """Return a setting that is a number.
 
         Raises:
             ProgramError: If it is none, or less than none.
@@ -176,7 +176,7 @@ class Layout:
         return value
 
     def task(self, component: str, index: int) -> int:
-        """The number of a component's task, of the ``index``-th from 0."""
+        """Return the number of a component's task, of the ``index``-th from 0."""
         return self._first_tasks[component] + index
 
     def owner_of(self, task: int) -> tuple[str, int] | None:
@@ -192,7 +192,7 @@ class Layout:
         return SYSTEM_COMPONENT if owner is None else owner[0]
 
     def consumers_of(self, component: str, stream: str) -> list[Subscription]:
-        """The bolts that take a stream."""
+        """Return the bolts that take a stream."""
         return [
             one
             for other in self.components.values()
@@ -201,13 +201,13 @@ class Layout:
         ]
 
     def consumers(self, component: str) -> list[str]:
-        """The bolts that take something of a component."""
+        """Return the bolts that take something of a component."""
         return [
             other.name for other in self.components.values() if any(one.source == component for one in other.inputs)
         ]
 
     def stream(self, component: str, stream: str) -> Stream:
-        """A stream that a component has declared.
+        """Return a stream that a component has declared.
 
         Raises:
             ProgramError: If it has not.
@@ -220,7 +220,7 @@ class Layout:
         return declared[stream]
 
     def context_of(self, component: str, task: int) -> dict[str, Any]:
-        """What the protocol tells a program of its place."""
+        """Return what the protocol tells a program of its place."""
         own = self.components[component]
         targets: dict[str, dict[str, Any]] = {stream: {} for stream in own.streams}
         for stream in own.streams:

@@ -40,7 +40,7 @@ class Message:
         message_id: Of the tuple that is acknowledged or failed, or that a spout emits; a text or a number.
         stream: That is emitted to.
         values: That are emitted.
-        anchors: Ids of the tuples that an emitted one comes of.
+        anchors: Ids of the tuples that an emitted one was made from.
         task: That gets an emitted tuple directly; None for whom the groupings say.
         wants_tasks: Whether the program waits for the numbers of the tasks that get the tuple.
         text: Of a log message or an error.
@@ -95,7 +95,7 @@ def write_frame(pipe: IO[bytes], message: Any) -> None:
 
 
 def parsed(frame: bytes) -> dict[str, Any]:
-    """The object in a frame.
+    """Return the object in a frame.
 
     Raises:
         ProtocolError: If there is none.
@@ -112,7 +112,7 @@ def parsed(frame: bytes) -> dict[str, Any]:
 
 
 def message_of(frame: bytes) -> Message:
-    """What a program says in a frame.
+    """Return what a program says in a frame.
 
     Raises:
         ProtocolError: If the protocol does not have it.
@@ -180,10 +180,10 @@ def _id(found: dict[str, Any], *, is_needed: bool) -> Any:
 
 
 def tuple_message(number: str, component: str, stream: str, task: int, values: Any) -> dict[str, Any]:
-    """A tuple for a bolt."""
+    """Return a tuple for a bolt."""
     return {"id": number, "comp": component, "stream": stream, "task": task, "tuple": list(values)}
 
 
 def heartbeat(number: str) -> dict[str, Any]:
-    """What a bolt must answer with ``sync``."""
+    """Return what a bolt must answer with ``sync``."""
     return tuple_message(number, SYSTEM_COMPONENT, HEARTBEAT_STREAM, SYSTEM_TASK, ())

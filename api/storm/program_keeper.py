@@ -58,11 +58,11 @@ def _is_over(life: int, woken: int, parent: int) -> bool:
 
 
 def _note(_number: int, _frame: Any) -> None:
-    """Told by the pipe of wake-ups."""
+    """Do nothing: the pipe of wake-ups tells of the signal."""
 
 
 def _let_go_of_pipes() -> None:
-    """The program's pipes are its own: their reader must see when it closes them."""
+    """Let go of the program's pipes, which are its own: their reader must see when it closes them."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
@@ -70,7 +70,7 @@ def _let_go_of_pipes() -> None:
 
 
 def _die_with(keeper: int) -> None:
-    """Called in the program's process, before it is the program."""
+    """See, in the program's process before it is the program, that it dies with this one."""
     if sys.platform == "linux":
         import ctypes
 

@@ -265,7 +265,7 @@ class ShellProgram:
                 self._owes_since = time.monotonic()
 
     def begin_anew(self) -> None:
-        """It was not silent, or could not speak: count the time from now on."""
+        """Count the time from now on, as the program was not silent, or could not speak."""
         now = time.monotonic()
         with self._lock:
             self._owes_since = None if self._owes_since is None else now

@@ -131,10 +131,10 @@ class PythonSpoutCalls(SpoutCalls):
         _note_metric(self._context, self._component, name, value)
 
     def check(self) -> None:
-        """It may block as long as it likes."""
+        """Do nothing: a spout of Python may block as long as it likes."""
 
     def write_log(self) -> None:
-        """It has written what it wanted."""
+        """Do nothing: a spout of Python writes its log itself."""
 
     def end(self) -> None:
         if self._is_started:

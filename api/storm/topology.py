@@ -80,11 +80,11 @@ class BoltDeclarer(SpoutDeclarer):
         return self._take(component_id, stream_id, Grouping("SHUFFLE"))
 
     def none_grouping(self, component_id: str, stream_id: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """It does not matter how they are dealt out; as `shuffle_grouping`."""
+        """Deal tuples out in any way; as `shuffle_grouping`."""
         return self._take(component_id, stream_id, Grouping("NONE"))
 
     def fields_grouping(self, component_id: str, *fields: Any) -> BoltDeclarer:
-        """Tuples with equal values of some fields go to one task.
+        """Send tuples with equal values of some fields to one task.
 
         Args:
             component_id: Whose.
@@ -93,29 +93,29 @@ class BoltDeclarer(SpoutDeclarer):
         return self._take_by_fields(component_id, fields, "FIELDS")
 
     def partial_key_grouping(self, component_id: str, *fields: Any) -> BoltDeclarer:
-        """Tuples with equal values of some fields go to one of two tasks, the one that has got less; else as
+        """Send tuples with equal values of some fields to one of two tasks, the one that has got less; else as
         `fields_grouping`.
         """
         return self._take_by_fields(component_id, fields, "PARTIAL_KEY")
 
     def all_grouping(self, component_id: str, stream_id: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Each task gets each tuple."""
+        """Give each tuple to each task."""
         return self._take(component_id, stream_id, Grouping("ALL"))
 
     def global_grouping(self, component_id: str, stream_id: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """The first task gets all tuples."""
+        """Give all tuples to the first task."""
         return self._take(component_id, stream_id, Grouping("GLOBAL"))
 
     def direct_grouping(self, component_id: str, stream_id: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Who emits a tuple says which task gets it; the stream must be declared direct."""
+        """Let those that emit a tuple say which task gets it; the stream must be declared direct."""
         return self._take(component_id, stream_id, Grouping("DIRECT"))
 
     def local_or_shuffle_grouping(self, component_id: str, stream_id: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """The task in the same slot gets a tuple, if there is one; else as `shuffle_grouping`."""
+        """Give a tuple to the task in the same slot, if there is one; else as `shuffle_grouping`."""
         return self._take(component_id, stream_id, Grouping("LOCAL_OR_SHUFFLE"))
 
     def custom_grouping(self, component_id: str, *_arguments: Any) -> BoltDeclarer:
-        """Refused: there are no groupings of one's own.
+        """Refuse: there are no groupings of one's own.
 
         Raises:
             ProgramError: Always.
@@ -309,8 +309,8 @@ class Topology:
         self._emitted = emitted
 
     def stream(self, component_id: str, stream_id: str = DEFAULT_STREAM) -> DataStream:
-        """What a component emits to a stream, as a stream of dicts by the names of its fields; to be asked for before
-        the program is executed.
+        """Return what a component emits to a stream, as a stream of dicts by the names of its fields; to be asked for
+        before the program is executed.
 
         Raises:
             ProgramError: If there is no such component, or it has declared no such stream.

@@ -262,7 +262,9 @@ class StreamCaches:
         self._kept.append(kept)
 
     def new_place(self) -> str:
-        """Where to keep a stream: beside the checkpoints, if the program says where those are, else on this machine."""
+        """Return where to keep a stream: beside the checkpoints, if the program says where those are, else on this
+        machine.
+        """
         config = self.environment.get_checkpoint_config()
         named = config.get_checkpoint_storage_dir()
         if named is None or not config.is_storage_dir_named():

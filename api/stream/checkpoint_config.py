@@ -196,7 +196,9 @@ class CheckpointConfig:
         return CheckpointSettings(self._interval_ms, self._place(make_directory), **self._others)
 
     def to_batch_settings(self, *, make_directory: bool) -> CheckpointSettings:
-        """The settings for a batch job, which takes one checkpoint, at its end; whether checkpoints are on or off."""
+        """Return the settings for a batch job, which takes one checkpoint, at its end; whether checkpoints are on or
+        off.
+        """
         kept = {name: value for name, value in self._others.items() if name in _OF_BATCH}
         return CheckpointSettings(_NO_INTERVAL_MS, self._place(make_directory), only_last=True, **kept)
 

@@ -166,7 +166,7 @@ class CollectedRows(Iterator[T1], Generic[T1]):
         self._rows.clear()
 
     def environment_closes(self) -> None:
-        """From now on nobody answers: that is the environment's end, and no failure."""
+        """Note that nobody answers from now on, as the environment ends: that is no failure."""
         self._is_environment_closed = True
 
     def environment_closed(self) -> None:

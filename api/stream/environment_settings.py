@@ -123,7 +123,9 @@ class EnvironmentSettings:
         return self
 
     def get_parallelism(self) -> int:
-        """The parallelism in force: the program's, that of ``HEADRACE_PARALLELISM``, or the number of logical cores."""
+        """Return the parallelism in force: the program's, that of ``HEADRACE_PARALLELISM``, or the number of logical
+        cores.
+        """
         if self._parallelism is not None:
             return self._parallelism
         outside = os.environ.get("HEADRACE_PARALLELISM")
@@ -273,7 +275,9 @@ class EnvironmentSettings:
         return self
 
     def get_autoscaler(self) -> AutoscalerSettings | None:
-        """How the next jobs are rescaled by themselves: as the program or ``HEADRACE_AUTOSCALER`` says; None: not."""
+        """Return how the next jobs are rescaled by themselves: as the program or ``HEADRACE_AUTOSCALER`` says; None:
+        not.
+        """
         if self._autoscaler is not None:
             return self._autoscaler[0]
         lines = [line for line in os.environ.get(AUTOSCALER_VARIABLE, "").splitlines() if line.strip()]
@@ -370,7 +374,7 @@ class EnvironmentSettings:
         return self
 
     def get_restore_path(self) -> str | None:
-        """Where the next jobs start from; None for nothing."""
+        """Return where the next jobs start from; None for nothing."""
         return self._restore_from
 
     def allow_non_restored_state(self: _Self) -> _Self:
@@ -394,7 +398,9 @@ class EnvironmentSettings:
         return self
 
     def get_default_savepoint_directory(self) -> str | None:
-        """Where savepoints go by default: the program's word, that of ``HEADRACE_SAVEPOINT_DIRECTORY``, or None."""
+        """Return where savepoints go by default: the program's word, that of ``HEADRACE_SAVEPOINT_DIRECTORY``,
+        or None.
+        """
         if self._savepoint_directory is not None:
             return self._savepoint_directory
         outside = os.environ.get("HEADRACE_SAVEPOINT_DIRECTORY")

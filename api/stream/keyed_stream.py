@@ -148,7 +148,7 @@ class KeyedStream(FieldFolds[DataStream[T1]], DataStream[T1]):
         return self.transform("queryable state", operator, None, f"queryable state {queryable_state_name!r}", None)
 
     def cache(self) -> CachedDataStream[T1]:
-        """Refused: what is kept has no partitioning.
+        """Refuse: what is kept has no partitioning.
 
         Raises:
             ProgramError: Always.

@@ -98,7 +98,7 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         return self._stream.get_execution_environment()
 
     def get_input_type(self) -> TypeInformation:
-        """The type of the records before they were put into windows; see `DataStream.get_type`."""
+        """Return the type of the records before they were put into windows; see `DataStream.get_type`."""
         return self._stream.get_type()
 
     def trigger(self: _Stream, trigger: Trigger) -> _Stream:

@@ -29,7 +29,7 @@ __all__ = ["plan_exists", "read_plan", "refuse_rows_at_hand", "require_same", "t
 
 
 def plan_exists(place: str) -> bool:
-    """Whether there is a file."""
+    """Return whether there is a file."""
     files, path = filesystem_for(lasting_place(place, "the file of a plan"))
     return files.exists(path)
 
@@ -102,7 +102,7 @@ def require_same(compiled: StoredPlan, planned: StoredPlan) -> None:
 
 
 def ttls_as_compiled(compiled: StoredPlan, upgrade: Upgrade) -> dict[int, tuple[int, ...]]:
-    """How long what nodes keep lives, by their ids, as it was when the plan was compiled, whatever SET says now.
+    """Return how long what nodes keep lives, by their ids, as it was when the plan was compiled, whatever SET says now.
 
     Args:
         compiled: The plan in the file.

@@ -93,7 +93,7 @@ class EnvironmentSettings:
         return EnvironmentSettings("batch")
 
     def is_streaming_mode(self) -> bool:
-        """Whether queries run over streams."""
+        """Return whether queries run over streams."""
         return self.mode == "streaming"
 
 

@@ -108,7 +108,7 @@ class Execution:
         return str(self.settings.value("execution.runtime-mode", self._mode))
 
     def streams(self) -> StreamExecutionEnvironment:
-        """What jobs of streaming mode are made in.
+        """Return what jobs of streaming mode are made in.
 
         Raises:
             ProgramError: In batch mode.

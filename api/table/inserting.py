@@ -182,7 +182,7 @@ def _can_be_stored(kind: pa.DataType, column: pa.DataType) -> bool:
 
 
 def is_told_apart(root: Node, table: CatalogTable) -> bool:
-    """Whether the PRIMARY KEY of a table is known to tell the rows of an optimised query apart."""
+    """Return whether the PRIMARY KEY of a table is known to tell the rows of an optimised query apart."""
     own = set(table.connector.primary_key)
     return any(set(key) <= own for key in upsert_keys(root))
 

@@ -176,7 +176,7 @@ class Harness(ABC):
         return self.extract_output_records(output)
 
     def get_output(self, output: OutputTag | str | None = None) -> list[StreamRecord | Watermark | StreamStatus]:
-        """Everything emitted and not yet taken: records, watermarks, changes of idleness; it stays."""
+        """Return everything emitted and not yet taken: records, watermarks, changes of idleness; it stays."""
         return list(self._elements(output))
 
     def take_output_values(self, output: OutputTag | str | None = None) -> list[Any]:

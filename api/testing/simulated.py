@@ -69,7 +69,7 @@ _NAMES = itertools.count(1)
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What came of a simulated run.
+    """The result of a simulated run.
 
     Attributes:
         values: The records of the program's stream, each once, in the order in which their checkpoints completed.

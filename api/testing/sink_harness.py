@@ -183,7 +183,7 @@ class SinkAttempt:
         return kept
 
     def finish(self) -> None:
-        """All input has come, and the job's output may be committed."""
+        """Commit the job's output, as all input has come."""
         for operator in self.operators:
             if not isinstance(operator, CommitterOperator):
                 operator.finish()
@@ -317,7 +317,7 @@ class SinkTestHarness:
         self._current.notify_complete(checkpoint_id)
 
     def end_input(self) -> None:
-        """All input has come: what the sink has kept back is in the next checkpoint."""
+        """Tell the sink that all input has come: what it has kept back is in the next checkpoint."""
         for operator in self.operators:
             operator.finish()
 

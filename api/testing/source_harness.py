@@ -276,7 +276,7 @@ class SourceTestHarness:
         return True
 
     def survive(self, until: Callable[[], bool], max_records: int = 100) -> None:
-        """As `read`, with a restart from the newest checkpoint whenever what is outside fails."""
+        """Read as `read` does, with a restart from the newest checkpoint whenever what is outside fails."""
         deadline = time.monotonic() + PATIENCE_S
         while not (self.subtasks and until()):
             assert time.monotonic() < deadline, f"{len(self.rows)} records have come, and it is still not so"

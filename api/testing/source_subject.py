@@ -94,7 +94,7 @@ class SourceSubject:
 
     @staticmethod
     def part_of(number: int) -> int:
-        """The part that `fill` has put a number into."""
+        """Return the part that `fill` has put a number into."""
         return number // _PER_PART
 
     # ------------------------------------------------------------------------------------------------------ what comes

@@ -100,7 +100,7 @@ class StateCounts:
         return sum(self._entries[name] for name in _EVENT_TIME_TIMERS)
 
     def num_processing_time_timers(self) -> int:
-        """Those that wait for the clock."""
+        """Return those that wait for the clock."""
         return sum(self._entries[name] for name in _PROCESSING_TIME_TIMERS)
 
 

@@ -108,7 +108,7 @@ class UpsertAttempt:
         self._operator.process_batch(Batch.of_rows(list(rows)), 0)
 
     def snapshot(self) -> list[RestoredPart]:
-        """What a checkpoint holds."""
+        """Return what a checkpoint holds."""
         self._operator.prepare_snapshot(1)
         self._operator.take_snapshot(1)
         return [RestoredPart(part.state, part.kind, part.metadata, part.write(), 0) for part in self._state.snapshot()]

@@ -86,7 +86,7 @@ class VertexEvaluation:
     backlog: float | None = None
 
     def work(self, utilization: float, *, with_restart: bool) -> float:
-        """How many tasks it would keep busy, if they are to be so for this share of their time."""
+        """Return how many tasks it would keep busy, if they are to be so for this share of their time."""
         if self.true_rate is None:  # busy with timers, maybe, without a record
             return self.busy * self.parallelism / utilization
         asked = self.target_rate / utilization + self.catch_up_rate
@@ -222,7 +222,7 @@ def load(
     with_restart: bool,
     only_free: bool = False,
 ) -> float:
-    """What is asked of a group's fullest slot at a parallelism, by what it has to give: above 1 it is too much.
+    """Return what is asked of a group's fullest slot at a parallelism, by what it has to give: above 1 it is too much.
 
     Args:
         evaluation: What was measured.
@@ -243,7 +243,7 @@ def load(
 
 
 def slots_for(evaluation: Evaluation, group: Group, utilization: float) -> int:
-    """The least number of slots with which none is asked for too much; the largest useful one if there is none.
+    """Return the least number of slots with which none is asked for too much; the largest useful one if there is none.
 
     A slot is never relieved of a vertex that is left as it is, a source that cannot be split as a rule. So what may be
     scaled gets no more than twice the slots that it would need by itself, however full such a vertex makes its slot.

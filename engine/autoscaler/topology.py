@@ -42,7 +42,7 @@ class Unit:
         return self.low == self.high
 
     def within(self, parallelism: int) -> int:
-        """What it gets where its group has so many slots."""
+        """Return what it gets where its group has so many slots."""
         return max(self.low, min(parallelism, self.high))
 
 
@@ -83,7 +83,7 @@ class Group:
         return not self._free
 
     def at(self, num_slots: int) -> dict[VertexId, int]:
-        """The parallelism of its vertices with so many slots."""
+        """Return the parallelism of its vertices with so many slots."""
         return {member: unit.within(num_slots) for unit in self.units for member in unit.members}
 
 
@@ -141,7 +141,7 @@ class Topology:
 
 
 def unknown_exclusions(job_graph: JobGraph, settings: AutoscalerSettings) -> list[tuple[str, str | None]]:
-    """The uids of ``vertex.exclude.ids`` that no operator of a job has, each with a hint of what was meant."""
+    """Return the uids of ``vertex.exclude.ids`` that no operator of a job has, each with a hint of what was meant."""
     known = {str(node.uid) for vertex in job_graph.vertices.values() for node in vertex.chain}
     known |= {str(vertex_id) for vertex_id in job_graph.vertices}
     return [(uid, nearest(uid, known)) for uid in settings.vertex_exclude_ids if uid not in known]

@@ -42,7 +42,7 @@ class KeptOfOneInput(Kept, Protocol):
     """What is kept of one input."""
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of records' keys."""
+        """Return the columns of records' keys."""
 
     def process(self, batch: pa.RecordBatch, signs: Integers | None) -> tuple[list[pa.Array], RowKinds]:
         """Take records; returns the changes of the result: its columns, and kinds."""

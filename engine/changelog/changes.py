@@ -29,7 +29,7 @@ _Integers = npt.NDArray[np.int64]
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a schema as operators work with them: without dictionaries and metadata."""
+    """Return the columns of a schema as operators work with them: without dictionaries and metadata."""
     kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
     return pa.schema(list(zip(schema.names, kinds, strict=True)))
 
@@ -47,7 +47,7 @@ def check_names(what: str, names: Sequence[str], schema: pa.Schema) -> None:
 
 
 def columns_of(batch: Batch, declared: pa.Schema, plain: pa.Schema) -> pa.RecordBatch:
-    """The columns of a batch.
+    """Return the columns of a batch.
 
     Args:
         batch: The records.
@@ -73,7 +73,7 @@ def columns_of(batch: Batch, declared: pa.Schema, plain: pa.Schema) -> pa.Record
 
 
 def adds(kinds: RowKinds) -> npt.NDArray[np.bool_]:
-    """Which changes add a row; the others take one back."""
+    """Return which changes add a row; the others take one back."""
     added: npt.NDArray[np.bool_] = (kinds == RowKind.INSERT) | (kinds == RowKind.UPDATE_AFTER)
     return added
 
@@ -140,7 +140,7 @@ def parts_of(
 def places_of_changes(
     had_row: npt.NDArray[np.bool_], has_row: npt.NDArray[np.bool_], differs: npt.NDArray[np.bool_]
 ) -> tuple[_Integers, RowKinds]:
-    """What becomes of the rows of keys, key by key: what goes before what comes.
+    """Return what becomes of the rows of keys, key by key: what goes before what comes.
 
     Args:
         had_row: Which keys had a row.

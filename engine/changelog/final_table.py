@@ -55,7 +55,7 @@ class FinalTable:
             self._fold()
 
     def rows(self) -> pa.Table:
-        """The rows that there are, in the order in which they were added.
+        """Return the rows that there are, in the order in which they were added.
 
         Raises:
             UserFunctionError: If a row was taken back that was not there.
@@ -94,7 +94,7 @@ class FinalTable:
 
 
 def apply_changes(batches: Iterable[Batch], schema: pa.Schema | None = None) -> pa.Table:
-    """The table that a changelog comes to.
+    """Return the table that a changelog comes to.
 
     Args:
         batches: The changelog, in order.

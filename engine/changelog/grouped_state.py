@@ -177,7 +177,7 @@ class GroupedState:
             self.residents.make_room()
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of records' keys."""
+        """Return the columns of records' keys."""
         return [batch.column(key.name) for key in self._keys]
 
     def _make_room(self, size: int) -> None:

@@ -157,7 +157,7 @@ class JoinState:
         make_room(self.residents, self._stores)
 
     def key_columns(self, batch: pa.RecordBatch, side: int) -> list[pa.Array]:
-        """The columns of records' keys."""
+        """Return the columns of records' keys."""
         return [batch.column(name) for name in self._key_names[side]]
 
     def _matches(self, batch: pa.RecordBatch, codes: Integers, side: int) -> tuple[Integers, Integers]:

@@ -97,7 +97,7 @@ class LatestRows:
         return made
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of rows' keys."""
+        """Return the columns of rows' keys."""
         return [batch.column(key.name) for key in self._keys]
 
     def _changes(

@@ -110,7 +110,7 @@ class ChangingOverState:
         return made
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of records' keys."""
+        """Return the columns of records' keys."""
         return [batch.column(key) for key in self._keys]
 
     def _given(self, touched: Integers) -> _Given:
@@ -198,7 +198,7 @@ class ChangingOverState:
         return self._store.nbytes
 
     def weights(self, num_keys: int) -> Integers:
-        """How many rows each partition has."""
+        """Return how many rows each partition has."""
         return self._store.weights(num_keys)
 
     def keep(self, codes: Integers, new_codes: Integers) -> None:

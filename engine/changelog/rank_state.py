@@ -147,7 +147,7 @@ class RankState:
             self.residents.make_room()
 
     def counts_of(self, keys: Sequence[pa.Array], num_keys: int) -> Integers:
-        """How many rows partitions have.
+        """Return how many rows partitions have.
 
         Args:
             keys: The columns of their keys.
@@ -160,7 +160,7 @@ class RankState:
         return counts
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The columns of records' keys."""
+        """Return the columns of records' keys."""
         return [batch.column(key) for key in self._keys]
 
     def _within_bounds(self, batch: pa.RecordBatch, codes: Integers) -> Truths:
@@ -388,7 +388,7 @@ class RankState:
         return self._store.nbytes + self._lists.nbytes + sum(array.nbytes for array in arrays)
 
     def weights(self, num_keys: int) -> Integers:
-        """How many rows each partition has."""
+        """Return how many rows each partition has."""
         return self._store.weights(num_keys)
 
     def keep(self, codes: Integers, new_codes: Integers) -> None:

@@ -137,17 +137,17 @@ class PendingCheckpoint:
 
 
 def checkpoint_key(checkpoint_id: int) -> str:
-    """The key of the timer that gives a checkpoint up."""
+    """Return the key of the timer that gives a checkpoint up."""
     return f"expire-{checkpoint_id}"
 
 
 def savepoint_key(request_id: str) -> str:
-    """The key of the timer that gives a savepoint up, counted from its request."""
+    """Return the key of the timer that gives a savepoint up, counted from its request."""
     return f"savepoint-{request_id}"
 
 
 def who_is_missing(pending: PendingCheckpoint) -> str:
-    """Why it was given up: the tasks that have not acknowledged it."""
+    """Return why it was given up: the tasks that have not acknowledged it."""
     missing = sorted((pending.awaited or frozenset()) - pending.acknowledged.keys())
     names = ", ".join(str(attempt) for attempt in missing[:3]) + (", ..." if len(missing) > 3 else "")
     return f"expired; not acknowledged by {names or 'anybody'}"

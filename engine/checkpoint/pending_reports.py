@@ -36,7 +36,7 @@ def stored_reports(reports: Iterable[tuple[OperatorId, int, Any]]) -> list[list[
 
 
 def read_pending_reports(stored: Any) -> PendingReports:
-    """The inverse of `stored_reports`.
+    """Return the inverse of `stored_reports`.
 
     Raises:
         CheckpointCorruptError: If it is something else.

@@ -109,7 +109,7 @@ class OperatorReport:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What would come of a restore. ``str`` gives it as a table.
+    """What a restore would do. ``str`` gives it as a table.
 
     Attributes:
         path: The snapshot's folder.

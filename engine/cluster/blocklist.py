@@ -62,7 +62,7 @@ class Blocklist:
         return self._threshold
 
     def blocked(self, now_ms: int) -> tuple[str, ...]:
-        """The nodes that are blocked, in the order in which they were."""
+        """Return the nodes that are blocked, in the order in which they were."""
         for node in [node for node, since in self._blocked_since.items() if not self._is_recent(since, now_ms)]:
             del self._blocked_since[node]
         return tuple(self._blocked_since)

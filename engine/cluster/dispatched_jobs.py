@@ -94,13 +94,13 @@ class DispatchedJob:
         return None
 
     def present_details(self) -> JobDetails:
-        """The job in full, as far as it is known here."""
+        """Return the job in full, as far as it is known here."""
         settings = None if self.view.is_data_set else self.submission.settings
         return replace(self.details or JobDetails(self.view, settings), view=self.view)
 
 
 def too_large(submission: SubmitJob, max_slots: int | None) -> NoResourceAvailableError | None:
-    """The error of a job that needs more slots than the cluster will ever have; None if it may run."""
+    """Return the error of a job that needs more slots than the cluster will ever have; None if it may run."""
     if not max_slots or submission.num_slots <= max_slots:
         return None
     message = f"{submission.num_slots} slots needed, {max_slots} available"
@@ -108,7 +108,7 @@ def too_large(submission: SubmitJob, max_slots: int | None) -> NoResourceAvailab
 
 
 def ended_job(recovered: RecoveredJob, now_ms: int) -> DispatchedJob:
-    """A job that is only remembered: it has ended, or its entry in the job store is damaged."""
+    """Return a job that is only remembered: it has ended, or its entry in the job store is damaged."""
     view = recovered.view
     name = recovered.job_id if view is None else view.name
     settings = JobSettings() if recovered.submission is None else recovered.submission.settings
@@ -127,14 +127,14 @@ def ended_job(recovered: RecoveredJob, now_ms: int) -> DispatchedJob:
 
 
 def first_view(submission: SubmitJob, now_ms: int) -> JobView:
-    """The view of a job that no JobManager has reported on yet."""
+    """Return the view of a job that no JobManager has reported on yet."""
     return JobView(
         submission.job_id, submission.name, JobStatus.CREATED.value, version=0, started_ms=now_ms, ended_ms=None
     )
 
 
 def restarting_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
-    """The view of a job whose JobManager was lost, and that gets another one."""
+    """Return the view of a job whose JobManager was lost, and that gets another one."""
     return replace(
         job.view,
         state=(JobStatus.RESTARTING if job.has_run else JobStatus.CREATED).value,
@@ -145,13 +145,13 @@ def restarting_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
 
 
 def taken_over_view(job: DispatchedJob, term: int, now_ms: int) -> JobView:
-    """The view of a job that had not ended under the leader before, and restarts under the epoch of this one."""
+    """Return the view of a job that had not ended under the leader before, and restarts under the epoch of this one."""
     note = f"restarts: {LEADER_LOST}; taken over under epoch {term}"
     return replace(job.view, state=JobStatus.RESTARTING.value, failure=LEADER_LOST, history=((now_ms, note),))
 
 
 def failed_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
-    """The last word of a job that the Dispatcher lets fail: its JobManager could not say it."""
+    """Return the last word of a job that the Dispatcher lets fail: its JobManager could not say it."""
     message = f'job "{job.submission.name}" failed'
     return replace(
         job.view,

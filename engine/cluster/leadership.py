@@ -200,7 +200,7 @@ class LeaderElection:
         return LeaderFound(seen.epoch, seen.leader.host)
 
     def has_seen_newer(self, epoch: int) -> bool:
-        """Whether a leader of a newer epoch has been seen."""
+        """Return whether a leader of a newer epoch has been seen."""
         return self.seen is not None and self.seen.epoch > epoch
 
     def report_to_leader(self, own: Address) -> list[Command]:
@@ -370,7 +370,7 @@ class LeaderElection:
             self._become(_Phase.LEADING, f"leads under epoch {self.epoch}", now_ms)
 
     def _clock_timer(self) -> StartTimer:
-        """Has `handle` called at the end of the lease, or of the waiting before it, if nothing else does."""
+        """Have `handle` called at the end of the lease, or of the waiting before it, if nothing else does."""
         now = self._monotonic_ms()
         next_ms = self._acts_from if now < self._acts_from else self._valid_until
         delay_ms = next_ms - now if next_ms > now else self._lease_ms // LOOKS_PER_LEASE

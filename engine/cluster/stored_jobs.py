@@ -43,7 +43,7 @@ _OWN_ARGUMENTS = frozenset(("self", "message", "hint"))
 
 
 def submission_as_facts(submission: SubmitJob) -> dict[str, Any]:
-    """All of a submission but the job's graph.
+    """Return all of a submission but the job's graph.
 
     Raises:
         TypeMismatchError: If a setting is not of its type.
@@ -55,7 +55,7 @@ def submission_as_facts(submission: SubmitJob) -> dict[str, Any]:
 
 
 def submission_from_facts(job_id: JobId, facts: dict[str, Any], job_graph: bytes) -> SubmitJob:
-    """The submission.
+    """Return the submission.
 
     Args:
         job_id: The job.
@@ -71,7 +71,7 @@ def submission_from_facts(job_id: JobId, facts: dict[str, Any], job_graph: bytes
 
 
 def end_as_facts(view: JobView) -> dict[str, Any]:
-    """A job's last word.
+    """Return a job's last word.
 
     Raises:
         TypeMismatchError: If a field of the view is not of its type.
@@ -88,7 +88,7 @@ def end_as_facts(view: JobView) -> dict[str, Any]:
 
 
 def end_from_facts(job_id: JobId, facts: dict[str, Any]) -> JobView:
-    """The last word of a job.
+    """Return the last word of a job.
 
     Raises:
         ValueError, HeadraceError: If it is none, or another job's.

@@ -62,7 +62,7 @@ def is_for_decimals(*types: pa.DataType) -> bool:
 
 
 def as_literal(scalar: pa.Scalar) -> pa.Scalar:
-    """A whole constant as a decimal of no more digits than it has."""
+    """Return a whole constant as a decimal of no more digits than it has."""
     value = scalar.as_py()
     if value is None:
         return scalar
@@ -135,7 +135,9 @@ def divided(left: Value, right: Value) -> Value:
 
 
 def comparable(left: Value, right: Value) -> tuple[Value, Value]:
-    """Both operands of a comparison in a type that holds all values of both: that of one of them, if that does."""
+    """Return both operands of a comparison in a type that holds all values of both: that of one of them, if
+    that does.
+    """
     left, right = _operands(left, right)
     scale = max(left.type.scale, right.type.scale, 0)
     precision = scale + max(value.type.precision - value.type.scale for value in (left, right))

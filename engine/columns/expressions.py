@@ -237,7 +237,9 @@ class Expression(ABC):
         return (self >= low) & (self <= high)
 
     def isin(self, values: Iterable[Any]) -> Expression:
-        """Whether the value is one of ``values``; as in SQL null for null, and not false but null if null is one."""
+        """Return whether the value is one of ``values``; as in SQL null for null, and not false but null if null is
+        one.
+        """
         return Call("isin", (self,), (("values", tuple(values)),))
 
     def is_null(self) -> Expression:
@@ -259,7 +261,7 @@ class Expression(ABC):
         return _Alias(self, name)
 
     def field(self, name: str) -> Expression:
-        """One field of a struct; null where the struct is null."""
+        """Return one field of a struct; null where the struct is null."""
         return Call("field", (self,), (("name", name),))
 
     def cast(self, to: pa.DataType | str | type) -> Expression:
@@ -359,7 +361,9 @@ class Expression(ABC):
         return Call("day_of_week", (self,))
 
     def truncate(self, unit: str) -> Expression:
-        """The start of the ``unit`` (year, quarter, month, week, day ... millisecond) of the time; the type stays."""
+        """Return the start of the ``unit`` (year, quarter, month, week, day ... millisecond) of the time; the type
+        stays.
+        """
         if unit not in TIME_UNITS:
             message = f"a time can be truncated to one of {', '.join(TIME_UNITS)}; got {unit!r}"
             raise ProgramError(message)

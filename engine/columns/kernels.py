@@ -39,7 +39,9 @@ TIME_UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "seco
 
 @cache
 def compute() -> Any:
-    """The module ``pyarrow.compute``, loaded when first used: programs that only build plans should not pay for it."""
+    """Return the module ``pyarrow.compute``, loaded when first used: programs that only build plans should not pay for
+    it.
+    """
     import pyarrow.compute
 
     return pyarrow.compute

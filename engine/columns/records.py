@@ -216,13 +216,13 @@ class Batch:
         return self._columns
 
     def columns_as(self, schema: pa.Schema | None) -> pa.RecordBatch:
-        """The records as Arrow columns of a declared schema; with None as `columns`."""
+        """Return the records as Arrow columns of a declared schema; with None as `columns`."""
         if self._columns is None and self._schema is None and schema is not None:
             self._columns = columns_from_rows(self.rows, schema)
         return self.columns
 
     def is_of(self, schema: pa.Schema) -> bool:
-        """Whether the records are rows that are known to be of a type."""
+        """Return whether the records are rows that are known to be of a type."""
         return self._schema is schema and self._is_of_rows
 
     @property
@@ -233,7 +233,7 @@ class Batch:
         return self._nbytes
 
     def keys_by(self, selector: Hashable) -> list[Any] | None:
-        """The records' keys, if that selector has found them already."""
+        """Return the records' keys, if that selector has found them already."""
         if self._keys is None or self._keys[0] != selector:
             return None
         keys = self._keys[1]
@@ -249,14 +249,14 @@ class Batch:
         return self
 
     def take(self, indices: npt.NDArray[np.intp]) -> Batch:
-        """The records at ``indices``, in that order, on all faces that are there."""
+        """Return the records at ``indices``, in that order, on all faces that are there."""
         columns = None if self._columns is None else self._columns.take(pa.array(indices))
         has_lists = self.has_rows or (self._keys is not None and isinstance(self._keys[1], list))
         places = indices.tolist() if has_lists else []
         return self._part(lambda values: [values[i] for i in places], columns, indices)
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> Batch:
-        """The records whose ``mask`` is true, on all faces that are there."""
+        """Return the records whose ``mask`` is true, on all faces that are there."""
         columns = None if self._columns is None else self._columns.filter(pa.array(mask))
         chosen = mask.tobytes()
         return self._part(lambda values: list(compress(values, chosen)), columns, mask)
@@ -268,19 +268,19 @@ class Batch:
         return self._part(lambda values: values[places], columns, places)
 
     def with_timestamps(self, timestamps: Timestamps) -> Batch:
-        """The same records with other event times."""
+        """Return the same records with other event times."""
         same = self._part(lambda values: values, self._columns, slice(None))
         same.timestamps = timestamps
         return same
 
     def with_row_kinds(self, row_kinds: RowKinds | None) -> Batch:
-        """The same records as other changes; with None all are inserted."""
+        """Return the same records as other changes; with None all are inserted."""
         same = self._part(lambda values: values, self._columns, slice(None))
         same.row_kinds = row_kinds
         return same
 
     def with_columns(self, columns: pa.RecordBatch) -> Batch:
-        """The same records with columns of other types; rows that they were made with stay."""
+        """Return the same records with columns of other types; rows that they were made with stay."""
         batch = Batch(self.rows if self._is_of_rows else None, columns, self.timestamps)
         batch.row_kinds, batch.is_shared, batch._is_tangled = self.row_kinds, self.is_shared, self._is_tangled
         return batch
@@ -296,7 +296,8 @@ class Batch:
         return self
 
     def with_own_rows(self, copied: Callable[[list[Any]], list[Any]]) -> Batch:
-        """The same records, held by nothing else; those that are still columns or a pickle are made when asked for.
+        """Return the same records, held by nothing else; those that are still columns or a pickle are made when asked
+        for.
 
         Rows that are made of one pickle twice have its buffers in common (arrays lie in them), so they are copied, too.
 
@@ -335,7 +336,7 @@ class Batch:
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """One batch of all records, in order; with columns if all have columns of one schema."""
+        """Return one batch of all records, in order; with columns if all have columns of one schema."""
         if len(batches) == 1:
             return batches[0]
         parts = [batch._columns for batch in batches if batch._columns is not None]

@@ -39,7 +39,7 @@ class RejectedRecords:
         self._kept[kind] = _within_bounds((*self._kept[kind], *newest)) if newest else self._kept[kind]
 
     def last(self, kind: str, num_records: int) -> Sequence[Batch]:
-        """The newest records, oldest first; from any thread."""
+        """Return the newest records, oldest first; from any thread."""
         return _last(self._kept[kind], num_records)
 
 

@@ -115,7 +115,7 @@ class Acknowledgements(Generic[Tag]):
         return True
 
     def snapshot(self, checkpoint_id: int) -> list[str]:
-        """All that has arrived is covered by a checkpoint once that is complete; gives the ids to keep in it."""
+        """Cover all that has arrived by a checkpoint, once that is complete; gives the ids to keep in it."""
         self._pending[checkpoint_id], self._given = self._given, {}
         self._pending_tags[checkpoint_id], self._given_tags = self._given_tags, []
         return self.ids()
@@ -168,11 +168,11 @@ class Acknowledgements(Generic[Tag]):
             del self._acknowledged[message_id]
 
     def connected(self) -> None:
-        """There is a connection, and what was not acknowledged on the last one will come: how soon, nobody knows."""
+        """Note a connection: what was not acknowledged on the last one will come; how soon, nobody knows."""
         self._expect_returns()
 
     def connection_lost(self) -> None:
-        """Tags are void: what was not acknowledged comes again, with others."""
+        """Forget all tags, as they are void: what was not acknowledged comes again, with others."""
         self._may_return.update(dict.fromkeys(self._acknowledged))
         self._acknowledged.clear()
         for ids in (self._given, *self._pending.values()):
@@ -234,22 +234,22 @@ class AcknowledgingReader(SourceReader, ABC, Generic[Tag]):
 
     # -------------------------------------------------------------------------------------------------------- messages
     def is_new(self, split_id: str, message_id: str | None, tag: Tag) -> bool:
-        """Whether a message that has arrived is to be given."""
+        """Return whether a message that has arrived is to be given."""
         if self._messages[split_id].arrived(message_id, tag):
             return True
         self._context.metrics.count("num_redeliveries_known")
         return False
 
     def connected(self, split_id: str) -> None:
-        """The server delivers messages of a split from now on."""
+        """Note that the server delivers messages of a split from now on."""
         self._messages[split_id].connected()
 
     def connection_lost(self, split_id: str) -> None:
-        """What a connection has delivered of a split can be acknowledged no more."""
+        """Note that messages of a split which a connection has delivered can be acknowledged no more."""
         self._messages[split_id].connection_lost()
 
     def lasted(self, split_id: str) -> None:
-        """The mark of a split has come back."""
+        """Note that the mark of a split has come back."""
         self._messages[split_id].lasted()
         self._mark_due_ms[split_id] = self._context.now_ms() + self._span_ms
 

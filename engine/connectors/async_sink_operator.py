@@ -404,7 +404,7 @@ class AsyncSinkOperator(Operator):
 
     # -------------------------------------------------------------------------------------------------------- snapshots
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """All that is not known to be accepted, oldest first."""
+        """Keep all that is not known to be accepted, oldest first."""
         place = (self.context.subtask, self.context.parallelism)
         under_way = [(place, entry.value) for request in self._requests for entry in request.entries]
         self._state.update(under_way + [(place, entry.value) for entry in self._buffer])

@@ -62,7 +62,7 @@ class AsyncSinkWriter(Function, ABC):
         """
 
     def get_size_in_bytes(self, request_entry: Any) -> int:
-        """How large an entry is for the bounds in bytes: by default, texts and bytes exactly, all else about.
+        """Return how large an entry is for the bounds in bytes: by default, texts and bytes exactly, all else about.
 
         Anything but a whole number, 0 or more, fails the task.
         """

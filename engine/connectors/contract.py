@@ -177,7 +177,7 @@ class SourceReader(Protocol):
         ...
 
     def poll(self, max_records: int) -> Polled | SplitFinished | Any:
-        """The next records, `SplitFinished`, `NOTHING_NOW` or `ALL_SPLITS_FINISHED`; or a list of the first two.
+        """Return the next records, `SplitFinished`, `NOTHING_NOW` or `ALL_SPLITS_FINISHED`; or a list of the first two.
 
         A list is for a client that gets records of several splits at once.
 
@@ -192,7 +192,7 @@ class SourceReader(Protocol):
         return None
 
     def snapshot(self) -> list[Split]:
-        """The unfinished splits with their positions."""
+        """Return the unfinished splits with their positions."""
         ...
 
     def close(self) -> None:
@@ -317,11 +317,11 @@ class SinkHistory:
         return self.is_restored and not self.prepared
 
     def accounts_for(self, owner: str, checkpoint_id: int) -> bool:
-        """Whether what an owner prepared for a checkpoint is in the restored one, or in its past."""
+        """Return whether what an owner prepared for a checkpoint is in the restored one, or in its past."""
         return checkpoint_id <= self.prepared.get(owner, -1)
 
     def accept(self, owner: str, checkpoint_id: int) -> None:
-        """From now on this output belongs to the past, too, although its records will come again: somebody chose so."""
+        """Count this output as past, although its records will come again: somebody chose so."""
         self.prepared[owner] = max(checkpoint_id, self.prepared.get(owner, -1))
 
 
@@ -388,11 +388,11 @@ class SinkWriter(Protocol):
         return []
 
     def end_input(self) -> None:
-        """No more records come: what waits for more is prepared the next time. Not called if the job goes on later."""
+        """Prepare the next time what waits for more: no more records come. Not called if the job goes on later."""
         return
 
     def retain(self, committables: list[Any]) -> None:
-        """A savepoint holds these, prepared by this writer or others, and not committed yet.
+        """Keep these: a savepoint holds them, prepared by this writer or others, and not committed yet.
 
         What they need must not be dropped as a leftover, whatever becomes of the job: the user may come back to it.
         """
@@ -418,7 +418,7 @@ class CommitRetry:
     max_delay_ms: int = 5_000
 
     def delay_ms(self, num_failures: int) -> int:
-        """How long to wait after so many failures in a row."""
+        """Return how long to wait after so many failures in a row."""
         return min(self.max_delay_ms, self.initial_delay_ms << min(num_failures - 1, 20))
 
 
@@ -541,7 +541,7 @@ class ProvingCommitter(Committer, Protocol):
     """A committer that can tell what has been committed."""
 
     def num_committed_after(self, checkpoint_id: int) -> int:
-        """How many rows are public, to stay, that this job prepared for later checkpoints than that one.
+        """Return how many rows are public, to stay, that this job prepared for later checkpoints than that one.
 
         Asked when the job goes back to that checkpoint although newer ones were complete, as those are damaged or gone;
         once, behind ``open`` and before any ``commit``. The job fails unless every subtask of every sink says 0.

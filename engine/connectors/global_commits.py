@@ -86,7 +86,7 @@ class EmittingWriterOperator(WriterOperator):
             self._retain([committable for _, committable in self._unconfirmed])
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """What it holds will be committed, by whatever attempt: it needs no keeping any more."""
+        """Forget what the checkpoint holds: it will be committed, by whatever attempt."""
         self._unconfirmed = [(number, one) for number, one in self._unconfirmed if number > checkpoint_id]
 
     def finish(self) -> None:
@@ -144,7 +144,7 @@ class GlobalCommitterOperator(CommitterOperator):
         self._gathered.extend(batch.rows)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """What has come since the last barrier is of this checkpoint; with what is pending it becomes part of it."""
+        """Keep what has come since the last barrier, with what is pending, as part of this checkpoint."""
         self._prepare_for(checkpoint_id)
         assert self._commits is not None
         self._state.update([(number, _stored(one)) for number, one in self._commits.pending])

@@ -93,7 +93,7 @@ class SupportsPreWriteTopology(Protocol):
     """A sink whose records go through a stream of its own before they are written."""
 
     def add_pre_write_topology(self, stream: Any) -> Any:
-        """Gives the stream that is to be written, made of the one that the program hands over."""
+        """Return the stream that is to be written, made of the one that the program hands over."""
         ...
 
 
@@ -102,7 +102,7 @@ class SupportsPreCommitTopology(Protocol):
     """A sink with a global committer whose committables go through a stream of its own before they are committed."""
 
     def add_pre_commit_topology(self, committables: Any) -> Any:
-        """Gives the stream of what is to be committed, made of that of the writers' committables.
+        """Return the stream of what is to be committed, made of that of the writers' committables.
 
         Barriers are aligned on all of the way, so what was prepared for a checkpoint comes to the committer before it.
         An operator that keeps committables over a barrier breaks that: they are committed with a later checkpoint, and

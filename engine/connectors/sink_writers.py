@@ -52,7 +52,7 @@ class KeptHistory:
         self._state.update([])
 
     def prepared(self, checkpoint_id: int) -> None:
-        """Output has been prepared for a checkpoint, whose snapshot is being taken."""
+        """Note that output has been prepared for a checkpoint, whose snapshot is being taken."""
         if self._is_keeper:
             history = self.history
             prepared = {**history.prepared, history.owner: checkpoint_id}

@@ -69,7 +69,7 @@ REPEAT_REPORT_MS = 1_000
 
 
 class PollResult(Enum):
-    """What came of a poll."""
+    """What a poll has found."""
 
     MORE = "more"
     """Records or progress; poll again at once."""
@@ -235,7 +235,7 @@ class SourceOperator(Operator):
         return self._num_told, self._requested
 
     def add_splits(self, splits: Sequence[Split]) -> None:
-        """The answer to a request: splits."""
+        """Take splits, the answer to a request."""
         self._requested = None
         for split in splits:
             self._track(split.split_id, self.context.now_ms(), is_bounded=split.is_bounded)
@@ -255,7 +255,7 @@ class SourceOperator(Operator):
         handle(event)
 
     def no_more_splits(self) -> None:
-        """The answer to a request: no split is left and none will come."""
+        """Take the answer to a request that no split is left, and none will come."""
         self._requested = None
         self._has_no_more = True
 

@@ -145,7 +145,7 @@ class Execution:
         self.entered_ms: dict[str, int] = {}
 
     def can_become(self, state: TaskState) -> bool:
-        """Whether the table allows the change."""
+        """Return whether the table allows the change."""
         return state in TASK_TRANSITIONS[self.state]
 
     def transition(self, state: TaskState, log: EventLog, now_ms: int, why: str = "") -> None:
@@ -194,13 +194,13 @@ class ExecutionGraph:
         return sum(len(subtasks) for subtasks in self.vertices.values())
 
     def subtasks(self) -> frozenset[tuple[VertexId, int]]:
-        """All subtasks."""
+        """Return all subtasks."""
         return frozenset(
             (vertex, index) for vertex, subtasks in self.vertices.items() for index in range(len(subtasks))
         )
 
     def source_vertices(self) -> list[VertexId]:
-        """The vertices that read no other one: checkpoints start there."""
+        """Return the vertices that read no other one: checkpoints start there."""
         return [vertex for vertex in self.vertices if not self.job_graph.inputs_of(vertex)]
 
     def schedule(self, epoch: int, attempt: int, places: dict[tuple[VertexId, int], SlotPlace]) -> list[Execution]:
@@ -227,17 +227,17 @@ class ExecutionGraph:
         return scheduled
 
     def executions_of(self, subtasks: Iterable[tuple[VertexId, int]]) -> list[Execution]:
-        """The current executions of some subtasks; those that have none are left out."""
+        """Return the current executions of some subtasks; those that have none are left out."""
         current = (self.vertices[vertex][index].current for vertex, index in subtasks)
         return [execution for execution in current if execution is not None]
 
     def attempt_numbers(self, vertex: VertexId) -> tuple[int, ...]:
-        """The deployment that each subtask's current execution is of, -1 before its first."""
+        """Return the deployment that each subtask's current execution is of, -1 before its first."""
         current = [subtask.current for subtask in self.vertices[vertex]]
         return tuple([-1 if execution is None else execution.attempt.attempt for execution in current])
 
     def find(self, attempt: ExecutionAttemptId) -> Execution | None:
-        """The current execution of that id; None for an old or foreign one."""
+        """Return the current execution of that id; None for an old or foreign one."""
         return self._by_attempt.get(attempt)
 
     def executions(self) -> Iterator[Execution]:
@@ -245,7 +245,7 @@ class ExecutionGraph:
         return iter(self._by_attempt.values())
 
     def live_executions(self) -> list[Execution]:
-        """The current executions that have not ended."""
+        """Return the current executions that have not ended."""
         return [execution for execution in self._by_attempt.values() if not execution.state.is_terminal]
 
     def transition(self, execution: Execution, state: TaskState, log: EventLog, now_ms: int, why: str = "") -> None:
@@ -260,20 +260,20 @@ class ExecutionGraph:
         self._num_in[state] += 1
 
     def are_all_in(self, *states: TaskState) -> bool:
-        """Whether there are executions and every one is in one of these states."""
+        """Return whether there are executions and every one is in one of these states."""
         return bool(self._by_attempt) and sum(self._num_in[state] for state in states) == len(self._by_attempt)
 
     def are_new_ones_ready(self) -> bool:
-        """Whether every execution of the newest deployment is READY."""
+        """Return whether every execution of the newest deployment is READY."""
         return 0 < len(self.newest) == self._num_in[TaskState.READY]
 
     def have_all_ended(self) -> bool:
-        """Whether no execution is left that could do anything."""
+        """Return whether no execution is left that could do anything."""
         terminal = sum(count for state, count in self._num_in.items() if state.is_terminal)
         return terminal == len(self._by_attempt)
 
     def occupation(self) -> tuple[dict[str, int], dict[str, tuple[str, int]]]:
-        """How many subtasks are in which state; and which slots have some that have not ended, by host: of which
+        """Return how many subtasks are in which state; and which slots have some that have not ended, by host: of which
         TaskManager, and how many.
         """
         slots: dict[str, tuple[str, int]] = {}
@@ -287,7 +287,7 @@ class ExecutionGraph:
         return counts, slots
 
     def state_counts(self, vertex: VertexId) -> dict[str, int]:
-        """How many subtasks of a vertex are in which state."""
+        """Return how many subtasks of a vertex are in which state."""
         counts = Counter(
             [subtask.current.state if subtask.current else _T.CREATED for subtask in self.vertices[vertex]]
         )

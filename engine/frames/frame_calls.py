@@ -38,7 +38,7 @@ class Frame:
     is_range: bool = False
 
     def in_units_of(self, kind: pa.DataType) -> Frame:
-        """The same frame with distances in the units of a type, whose values rows are ordered by.
+        """Return the same frame with distances in the units of a type, whose values rows are ordered by.
 
         Raises:
             TypeMismatchError: If values of the type have no distance.
@@ -110,12 +110,12 @@ def row_number() -> Place:
 
 
 def rank() -> Place:
-    """One more than how many records are before it; of records that are equal in the order the same."""
+    """Return one more than how many records are before it; of records that are equal in the order the same."""
     return Place("rank")
 
 
 def dense_rank() -> Place:
-    """One more than how many different places in the order are before it."""
+    """Return one more than how many different places in the order are before it."""
     return Place("dense_rank")
 
 

@@ -39,7 +39,7 @@ _FOLDS = frozenset(("count_all", "count", "sum", "min", "max", "first", "last"))
 
 
 def folds(spec: Any) -> bool:
-    """Whether it is an aggregate whose frames are folded on arrays."""
+    """Return whether it is an aggregate whose frames are folded on arrays."""
     if not isinstance(spec, Aggregate):
         return False
     # Of different values frames give the number, and not the values.
@@ -47,7 +47,7 @@ def folds(spec: Any) -> bool:
 
 
 def lifted(spec: Aggregate, columns: pa.RecordBatch) -> list[Folded]:
-    """The parts of an aggregate for each row."""
+    """Return the parts of an aggregate for each row."""
     given = spec.lift(columns, 0)
     return [
         Folded(str(part.reduction), _lifted(spec, str(part.reduction), values, columns.num_rows))
@@ -85,7 +85,7 @@ def _wide(values: pa.Array) -> pa.Array:
 
 
 def over_frames(part: Folded, lows: Integers, highs: Integers) -> pa.Array:
-    """A part of an aggregate over frames.
+    """Return a part of an aggregate over frames.
 
     Args:
         part: A value for each row.
@@ -113,7 +113,7 @@ def over_frames(part: Folded, lows: Integers, highs: Integers) -> pa.Array:
 
 
 def finalised(spec: Aggregate, parts: list[pa.Array]) -> pa.Array:
-    """The results of an aggregate, from its folded parts."""
+    """Return the results of an aggregate, from its folded parts."""
     how = spec.parts[0].reduction
     if spec.name == "count_distinct":
         return parts[0]

@@ -47,7 +47,7 @@ class OrderedRows:
         return len(self.starts)
 
     def places(self, name: str, piece: slice) -> Integers:
-        """The places of some rows in their partitions, from 1: ``row_number``, ``rank`` or ``dense_rank``."""
+        """Return the places of some rows in their partitions, from 1: ``row_number``, ``rank`` or ``dense_rank``."""
         starts = self.starts[piece]
         if name == "row_number":
             return np.arange(piece.start, piece.stop, dtype=np.int64) - starts + 1
@@ -61,7 +61,7 @@ class OrderedRows:
         return np.cumsum(self._is_new)
 
     def neighbours(self, spec: Neighbour, columns: pa.RecordBatch, piece: slice) -> pa.Array:
-        """The values that neighbours of some rows have."""
+        """Return the values that neighbours of some rows have."""
         import pyarrow.compute as pc
 
         at = np.arange(piece.start, piece.stop) + spec.offset
@@ -107,7 +107,7 @@ class OrderedRows:
 
 
 def first_of_runs(columns: Sequence[Integers]) -> Truths:
-    """Which rows differ in some column from the one before; the first does."""
+    """Return which rows differ in some column from the one before; the first does."""
     is_first = np.zeros(len(columns[0]), np.bool_)
     is_first[:1] = True
     for column in columns:

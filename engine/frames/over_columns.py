@@ -132,7 +132,7 @@ def by_distance(
 
 
 def used_names(columns: Mapping[str, Any], schema: pa.Schema) -> list[str]:
-    """The columns that new ones are computed from; one at least.
+    """Return the columns that new ones are computed from; one at least.
 
     Args:
         columns: Places, neighbours and aggregates, by the names of the new columns.

@@ -153,7 +153,7 @@ class Histogram(Accumulator):
         self._counts[value] = self._counts.get(value, 0) + 1
 
     def get_local_value(self) -> dict[Any, int]:
-        """Counts by value, least value first where values have an order."""
+        """Return counts by value, least value first where values have an order."""
         try:
             return dict(sorted(self._counts.items()))
         except TypeError:
@@ -264,7 +264,7 @@ class Accumulators:
         return found
 
     def report(self, operator: str) -> dict[str, AccumulatorPart]:
-        """All of them as they are now, to be sent.
+        """Return all of them as they are now, to be sent.
 
         Raises:
             TypeMismatchError: If one cannot be pickled.

@@ -49,10 +49,14 @@ class AsyncFunction(Function, ABC, Generic[IN, OUT]):
 
     @abstractmethod
     async def async_invoke(self, value: IN) -> Iterable[OUT] | None:
-        """The records that take the place of ``value``, a list as a rule. May also be a plain method: it may block."""
+        """Return the records that take the place of ``value``, a list as a rule. May also be a plain method: it may
+        block.
+        """
 
     def timeout(self, value: IN) -> Iterable[OUT] | None:
-        """The records that take the place of ``value`` if there is no result in time. Fails unless it is overridden."""
+        """Return the records that take the place of ``value`` if there is no result in time. Fails unless it is
+        overridden.
+        """
         message = f"no result in time for {value!r}"
         raise TimeoutError(message)
 

@@ -212,10 +212,10 @@ class CheckpointListener(ABC):
 
     @abstractmethod
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """This checkpoint, and with it every earlier one, is durable. May be called twice."""
+        """Take note that this checkpoint, and with it every earlier one, is durable. May be called twice."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:  # noqa: B027 - may be left out
-        """This checkpoint will never complete. What it held is part of the next one."""
+        """Take note that this checkpoint will never complete. What it held is part of the next one."""
 
 
 def _has_all(asked: type, contract: type, other: type, *methods: str) -> Any:

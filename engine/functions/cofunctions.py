@@ -132,7 +132,7 @@ class ReadOnlyBroadcastState(Generic[UK, UV]):
         return self.contains(key)
 
     def put(self, _key: Any, _value: Any) -> None:
-        """Refused, as all that writes.
+        """Refuse, as all that writes does.
 
         Raises:
             StateAccessError: Always.
@@ -140,15 +140,15 @@ class ReadOnlyBroadcastState(Generic[UK, UV]):
         self._refuse()
 
     def put_all(self, _entries: Any) -> None:
-        """Refused; as `put`."""
+        """Refuse, as `put`."""
         self._refuse()
 
     def remove(self, _key: Any) -> None:
-        """Refused; as `put`."""
+        """Refuse, as `put`."""
         self._refuse()
 
     def clear(self) -> None:
-        """Refused; as `put`."""
+        """Refuse, as `put`."""
         self._refuse()
 
     def _refuse(self) -> None:

@@ -108,7 +108,7 @@ class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
         """Return the result; the accumulator goes on being used."""
 
     def merge(self, acc_a: ACC, acc_b: ACC) -> ACC:
-        """Both accumulators in one; needed only for session windows, which merge."""
+        """Return both accumulators in one; needed only for session windows, which merge."""
         message = f"{type(self).__name__} has no merge(acc_a, acc_b), which windows that merge need"
         raise ProgramError(message)
 

@@ -18,7 +18,9 @@ CONTAINERS = frozenset((list, tuple, set, frozenset, deque, range, GeneratorType
 
 
 def are_records(given: Any) -> bool:
-    """Whether it is an iterable of records: no text or dict of any class, whose letters or keys are never meant."""
+    """Return whether it is an iterable of records: no text or dict of any class, whose letters or keys are
+    never meant.
+    """
     if isinstance(given, (str, bytes, Mapping)):
         return False
     if hasattr(given, "__iter__"):

@@ -185,7 +185,7 @@ class Handed:
                     break
 
     def check(self) -> None:
-        """They must be as they were; then they are watched no longer.
+        """See that the records are as they were, and watch them no longer.
 
         Raises:
             ProgramError: If one is not.
@@ -223,7 +223,7 @@ class Given:
         self._gone: dict[int, tuple[Any, bytes | None]] = {}
 
     def gone(self) -> None:
-        """All that was given has gone on: its next owner may change it."""
+        """Forget all that was given: it has gone on, and its next owner may change it."""
         self._last = None
         if self._noted:
             self._gone, self._noted = self._noted, {}

@@ -388,10 +388,10 @@ class Operator:
         return None
 
     def on_processing_time(self, now_ms: int) -> None:
-        """Called between batches once ``now_ms`` has reached ``next_processing_time``."""
+        """Do what is due by the clock; called between batches once ``now_ms`` has reached ``next_processing_time``."""
 
     def holds_records(self) -> bool:
-        """Whether it may emit without further input: a loop it is in does not count as empty then.
+        """Return whether it may emit without further input: a loop it is in does not count as empty then.
 
         By default while output is pending or a processing time is awaited; one whose times bring no records says no.
         """
@@ -415,7 +415,7 @@ class Operator:
         """
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Checkpoint ``checkpoint_id`` will never complete."""
+        """Take note that checkpoint ``checkpoint_id`` will never complete."""
 
     def checkpoint_ended(self, checkpoint_id: int, *, is_complete: bool) -> None:
         """Tell the operator and its user functions what became of a checkpoint; what the task calls. Not for
@@ -429,7 +429,7 @@ class Operator:
             (completed if is_complete else aborted)(checkpoint_id)
 
     def end_input(self, input_index: int) -> None:
-        """No record follows on this input."""
+        """Take note that no record follows on this input."""
 
     def finish(self) -> None:
         """Emit what is left, as all inputs have ended. State may still be snapshotted afterwards."""

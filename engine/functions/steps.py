@@ -11,8 +11,8 @@ the backlog of a loop. The rest stays where it is, in order, and belongs to what
 before the barrier behind it, and is in flight for a barrier that overtakes. A source reads fewer records instead. A
 step goes on with further pieces of the same batch while its time lasts.
 
-One record is never cut: a call of a function takes as long as it takes, and so does all that comes of one record or one
-watermark within the chain.
+One record is never cut: a call of a function takes as long as it takes, and so does all that one record or one
+watermark leads to within the chain.
 
 It decides only. Time comes from a stopwatch that its owner gives, which need not be any other clock.
 
@@ -116,7 +116,7 @@ class StepMeter:
         return self._max_rows
 
     def want(self, num_rows: int) -> None:
-        """Before a piece: no more than so many records, 1 or more, by what happens to them."""
+        """Note, before a piece, to take no more than so many records, 1 or more, by what happens to them."""
         self._wanted_rows = num_rows
         self.num_rows = 0
 
@@ -224,7 +224,7 @@ class WithheldWatermark:
         self._since_ms: int | None = None
 
     def add(self, num_rows: int) -> None:
-        """Records have gone out."""
+        """Note that records have gone out."""
         self._num_rows += num_rows
 
     def waits(self, now_ms: int) -> bool:

@@ -48,14 +48,16 @@ class TimestampAssigner(ABC):
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> Any:
-        """The event time of ``value``, int epoch milliseconds or a datetime; ``record_timestamp`` is the one so far."""
+        """Return the event time of ``value``, int epoch milliseconds or a datetime; ``record_timestamp`` is the one so
+        far.
+        """
 
 
 class TimestampExtractor(Protocol):
     """Reads the event times of a batch."""
 
     def extract(self, batch: Batch) -> Timestamps:
-        """One event time per record.
+        """Return one event time per record.
 
         Raises:
             TypeMismatchError: If a record has none, or one of a wrong type.

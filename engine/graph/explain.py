@@ -98,7 +98,7 @@ def _settings_lines(settings: JobSettings, *, has_loop: bool) -> list[str]:
 
 
 def delivery_lines(job_graph: JobGraph) -> list[str]:
-    """How often a record is in the output of each sink, whatever fails: a line for each sink."""
+    """Return how often a record is in the output of each sink, whatever fails: a line for each sink."""
     sinks = [
         (chained.name, chained.operator.sink)
         for vertex in job_graph.vertices.values()

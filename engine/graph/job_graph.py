@@ -119,11 +119,11 @@ class JobGraph:
     settings: JobSettings = field(default_factory=JobSettings)
 
     def inputs_of(self, vertex: VertexId) -> list[JobEdge]:
-        """The edges that end at a vertex, by edge id."""
+        """Return the edges that end at a vertex, by edge id."""
         return [edge for edge in self.edges if edge.target == vertex]
 
     def outputs_of(self, vertex: VertexId) -> list[JobEdge]:
-        """The edges that start at a vertex, by edge id."""
+        """Return the edges that start at a vertex, by edge id."""
         return [edge for edge in self.edges if edge.source == vertex]
 
     @property

@@ -419,7 +419,7 @@ class AdoptedMaxParallelism:
 
     @classmethod
     def of(cls, manifest: Manifest, place: str) -> AdoptedMaxParallelism:
-        """Those of a snapshot."""
+        """Return those of a snapshot."""
         return cls({str(state.uid): state.max_parallelism for state in manifest.operators if state.has_keys}, place)
 
     def default_for(self, uid: str, parallelism: int) -> int:

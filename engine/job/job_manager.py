@@ -181,7 +181,7 @@ class JobManager:
         return handler
 
     def view(self) -> JobView:
-        """The job for people and clients."""
+        """Return the job for people and clients."""
         return self._job.view()
 
     @property

@@ -108,7 +108,7 @@ def asked(job: Job, ask_id: str, request: RescaleJob, now_ms: int) -> list[Comma
 
 
 def may_begin(job: Job) -> bool:
-    """Whether a rescale may be decided on now."""
+    """Return whether a rescale may be decided on now."""
     return job.rescaling.request is None and job.execution is not None and not _is_too_late(job)
 
 
@@ -175,7 +175,7 @@ def _checked(job: Job, request: RescaleJob) -> dict[VertexId, int]:
 
 
 def is_under_way(job: Job) -> bool:
-    """Whether a request is being followed."""
+    """Return whether a request is being followed."""
     return job.rescaling.request is not None
 
 

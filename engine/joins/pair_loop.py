@@ -23,7 +23,7 @@ from ..functions.user_function import UserFunction, raise_in_function
 __all__ = ["Pair", "PairCalls"]
 
 Pair = tuple[Any, Any, Any, int]
-"""Key, left record, right record and the event time of what comes of both, epoch milliseconds."""
+"""Key, left record, right record and the event time of their result, epoch milliseconds."""
 
 
 class PairCalls:

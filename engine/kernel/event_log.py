@@ -78,7 +78,7 @@ class EventLog:
         self.num_events += 1
 
     def story(self, about: object = "") -> list[str]:
-        """The events about one thing as lines, oldest first; a prefix such as a vertex's id or name will do."""
+        """Return the events about one thing as lines, oldest first; a prefix such as a vertex's id or name will do."""
         wanted = str(about)
         return [self._line(event) for event in self._events if any(n.startswith(wanted) for n in self._names(event))]
 
@@ -92,13 +92,13 @@ class EventLog:
         return line(event, self._facts, self.operators)
 
     def newest(self, number: int) -> list[str]:
-        """The newest events as lines, oldest first; as many as are kept."""
+        """Return the newest events as lines, oldest first; as many as are kept."""
         skipped = max(len(self._events) - number, 0)
         return [self._line(event) for event in islice(self._events, skipped, None)]
 
 
 def line(event: Event, facts: Mapping[str, Any], operators: Mapping[VertexId, str]) -> str:
-    """An event as one line of keys and values, without secrets.
+    """Return an event as one line of keys and values, without secrets.
 
     ``time`` (UTC), then what all events of the machine have in common (``job``, ``epoch``); ``operator``, ``subtask``,
     ``attempt`` and ``epoch`` of a task, ``checkpoint`` of a checkpoint, ``job`` of a job, else ``about``; and

@@ -334,7 +334,7 @@ def added(reports: Iterable[dict[str, MetricValue]]) -> dict[str, MetricValue]:
 
 
 def as_numbers(report: dict[str, MetricValue]) -> dict[str, float]:
-    """The same of one subtask."""
+    """Return the same of one subtask."""
     numbers: dict[str, float] = {}
     for name, value in report.items():
         if isinstance(value, DistributionValue):

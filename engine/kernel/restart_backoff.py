@@ -52,7 +52,7 @@ class RestartBackoff:
         return strategy.max_attempts < 0 or self.num_restarts < strategy.max_attempts
 
     def after_failure(self, now_ms: int) -> RestartBackoff:
-        """The value once a failure at this time has been answered by a restart."""
+        """Return the value once a failure at this time has been answered by a restart."""
         strategy = self.strategy
         counted = replace(self, num_restarts=self.num_restarts + 1, last_failure_ms=now_ms, has_checkpoint=False)
         if isinstance(strategy, FailureRateRestartStrategy):
@@ -62,7 +62,7 @@ class RestartBackoff:
         return counted
 
     def after_checkpoint(self) -> RestartBackoff:
-        """The value once a checkpoint has been completed."""
+        """Return the value once a checkpoint has been completed."""
         return self if self.has_checkpoint else replace(self, has_checkpoint=True)
 
     @property

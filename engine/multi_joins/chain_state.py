@@ -121,7 +121,7 @@ class ChainState:
         self._kept = [list(kept[at]) for at in chain.inputs]
 
     def before(self, arrived: Arrived, at: int) -> Pending:
-        """What a batch matches, before its rows are kept.
+        """Return what a batch matches, before its rows are kept.
 
         Args:
             arrived: The batch.

@@ -54,7 +54,7 @@ class JoinChain:
 
     @classmethod
     def of_all(cls, steps: Sequence[JoinStep], projection: Sequence[tuple[int, str, str]]) -> JoinChain:
-        """All inputs in their order."""
+        """Return all inputs in their order."""
         return cls(tuple(range(len(steps) + 1)), tuple(steps), tuple(projection))
 
     @property

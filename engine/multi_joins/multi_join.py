@@ -1,8 +1,8 @@
 """The multi-way join: inputs that have one key in common, joined one after the other, as one operator.
 
 The rows of each input are kept once, by the common key; what the first joins of a chain come to is kept nowhere. A
-batch of one input is a difference of the result: it is matched with the inputs before its own, and what comes of that
-with those behind it (`chain_state`). Several chains may read one input: each has a result of its own, and the input's
+batch of one input is a difference of the result: it is matched with the inputs before its own, and these matches with
+the inputs behind it (`chain_state`). Several chains may read one input: each has a result of its own, and the input's
 rows are kept once for all of them (`multi_join_state`).
 
 What is out is what the chain of joins would give, `headrace.engine.changelog.join`; a batch comes to a net change. If

@@ -82,7 +82,7 @@ class WatermarkGenerator:
         return None
 
     def snapshot(self) -> Any:
-        """What to go on from after a restore; JSON-able."""
+        """Return what to go on from after a restore; JSON-able."""
         return None
 
     def restore(self, state: Any) -> None:
@@ -299,7 +299,7 @@ class WatermarkStrategy:
         return replace(self, alignment=WatermarkAlignment(watermark_group, drift_ms, interval_ms))
 
     def in_batch(self) -> WatermarkStrategy:
-        """The same event times, and no watermark but the end: nothing is late, and none waits for another."""
+        """Return the same event times, and no watermark but the end: nothing is late, and none waits for another."""
         generator = self.generator if self.generator is _NoWatermarks else _OnlyTheEnd
         return replace(self, generator=generator, idle_timeout_ms=None, quiet_advance_ms=None, alignment=None)
 
@@ -308,7 +308,7 @@ class WatermarkStrategy:
         return self.generator()
 
     def extract(self, batch: Batch, now_ms: int = MIN_TIMESTAMP) -> Timestamps | None:
-        """The event times of a batch.
+        """Return the event times of a batch.
 
         Args:
             batch: The records.
@@ -443,7 +443,7 @@ class EventTimeTracker:
         return self._next_check_ms
 
     def on_time(self, now_ms: int) -> None:
-        """Processing time has reached `next_time`: ask the generator, judge idleness, go on with the clock if quiet."""
+        """Ask the generator, judge idleness, go on with the clock if quiet; called at `next_time` of the clock."""
         interval = self._check_interval_ms
         if interval is None or self._next_check_ms is None or now_ms < self._next_check_ms:
             return
@@ -476,7 +476,7 @@ class EventTimeTracker:
         return WatermarkPart(name, known_ms, self.risen_ms, self.is_idle, is_held)
 
     def snapshot(self) -> Any:
-        """What to go on from after a restore; JSON-able."""
+        """Return what to go on from after a restore; JSON-able."""
         return {"watermark_ms": self.watermark_ms, "generator": self._generator.snapshot()}
 
     def restore(self, state: Any) -> None:
@@ -494,7 +494,7 @@ _Reached = TypeVar("_Reached")
 def of_own_keys(
     stored: Iterable[tuple[int, int, _Reached]], key_groups: KeyGroupRange, max_parallelism: int
 ) -> list[_Reached]:
-    """What those old subtasks have stored that had keys of this one.
+    """Return what those old subtasks have stored that had keys of this one.
 
     If there were another number of key groups then, which only state without keys survives, it is unknown whose keys
     are whose: it is what all of them have stored.

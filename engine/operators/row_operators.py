@@ -236,7 +236,7 @@ class ProcessContext:
         return self._context.now_ms()
 
     def timer_service(self) -> NoReturn:
-        """Refused.
+        """Refuse: functions have a timer service on keyed streams alone.
 
         Raises:
             StateAccessError: Always.

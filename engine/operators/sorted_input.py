@@ -158,7 +158,9 @@ class SortedInput:
         return False
 
     def next(self) -> tuple[Batch, int] | None:
-        """The next records, with the input that they are of; None behind the last. `merge_some` has nothing to do."""
+        """Return the next records, with the input that they are of; None behind the last. `merge_some` has nothing to
+        do.
+        """
         if self._put_back is not None:
             following, self._put_back = self._put_back, None
             return following

@@ -152,7 +152,7 @@ class CombinedWatermarkStatus:
         return self._num_live > 0 and len(self._active) == 0
 
     def add(self, name: Hashable) -> None:
-        """Another part, e.g. a split just assigned; active, without a watermark."""
+        """Add a part, such as a split just assigned; it is active, without a watermark."""
         if name not in self._parts:
             self._num_added += 1
             part = self._parts[name] = _Part(self._num_added)
@@ -165,7 +165,7 @@ class CombinedWatermarkStatus:
             self._discount(part)
 
     def update(self, name: Hashable, watermark_ms: int) -> None:
-        """A part's watermark, if it is no lower than the last."""
+        """Take a part's watermark, if it is no lower than the last."""
         part = self._parts[name]
         if watermark_ms > part.watermark_ms:
             self._discount(part)

@@ -298,7 +298,7 @@ def _list(names: list[str] | tuple[str, ...]) -> str:
 
 
 def can_expire(node: Node) -> bool:
-    """Whether what a node keeps may have a time to live."""
+    """Return whether what a node keeps may have a time to live."""
     if isinstance(node, OverGroups):
         return not (is_timed(node) and _is_by_distance(node))
     return isinstance(node, (Aggregation, Distinct, TopN, TableJoin, TemporalJoin))
@@ -310,7 +310,7 @@ def _is_by_distance(node: OverGroups) -> bool:
 
 
 def ttls_of(node: Node) -> tuple[int, ...]:
-    """How long what a node keeps of each input lives that is not written, in milliseconds; 0 for ever."""
+    """Return how long what a node keeps of each input lives that is not written, in milliseconds; 0 for ever."""
     return tuple(one or 0 for one in node.ttls_ms) or (0,) * len(node.inputs)
 
 

@@ -92,14 +92,14 @@ def conditions_into_joins(roots: Roots, _parallelism: int | None) -> Roots:
 
 
 def conditions_of(condition: Expression) -> list[Expression]:
-    """The conditions of which one is made by AND."""
+    """Return the conditions of which one is made by AND."""
     if isinstance(condition, Call) and condition.function == "and":
         return [part for one in condition.arguments for part in conditions_of(one)]
     return [condition]
 
 
 def all_of(conditions: Sequence[Expression]) -> Expression:
-    """The condition that others make by AND."""
+    """Return the condition that others make by AND."""
     return functools.reduce(lambda one, other: one & other, conditions)
 
 

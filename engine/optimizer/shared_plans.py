@@ -51,7 +51,7 @@ def _tops_of(roots: tuple[Node, ...], shared: set[int]) -> set[int]:
 
 
 def content_of(value: Any) -> Hashable:
-    """What a part of a plan says: equal for what is equal, and else not."""
+    """Return what a part of a plan says: equal for what is equal, and else not."""
     if isinstance(value, Node):
         fields = [one.name for one in dataclasses.fields(value) if one.name not in _OF_NODES]
         return tuple((name, _content_of_field(value, name)) for name in fields)

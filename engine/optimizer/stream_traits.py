@@ -53,13 +53,13 @@ _ONLY_ADDS = (
 
 
 def read_as_streams(node: Node) -> tuple[Node, ...]:
-    """The inputs of a node that are read as streams; the table of a lookup is asked."""
+    """Return the inputs of a node that are read as streams; the table of a lookup is asked."""
     return node.inputs[:1] if isinstance(node, LookupJoin) else node.inputs
 
 
 @once_per_node
 def takes_back(node: Node) -> bool:
-    """Whether rows of a node may be updated or deleted later.
+    """Return whether rows of a node may be updated or deleted later.
 
     Raises:
         ProgramError: If that is not known of nodes of its type, as they cannot be run on a stream.
@@ -93,7 +93,7 @@ def _keeps_first_to_come(node: TopN) -> bool:
 
 
 def drops_late_rows(node: Node) -> bool:
-    """Whether rows that the watermark has passed are not counted."""
+    """Return whether rows that the watermark has passed are not counted."""
     if isinstance(node, OverGroups):
         return is_timed(node)
     if isinstance(node, Sort):
@@ -102,21 +102,23 @@ def drops_late_rows(node: Node) -> bool:
 
 
 def is_temporal_sort(node: Sort) -> bool:
-    """Whether rows can be given in order while the stream goes on: those that only come, by their event time first."""
+    """Return whether rows can be given in order while the stream goes on: those that only come, by their event time
+    first.
+    """
     rows, first = node.inputs[0], node.orders[0]
     is_by_time = first.ascending and first.column in event_times(rows) and has_event_time(rows)
     return is_by_time and not takes_back(rows)
 
 
 def is_in_order(node: Node) -> bool:
-    """Whether rows come in the order of a sort by event time."""
+    """Return whether rows come in the order of a sort by event time."""
     while isinstance(node, (Select, FilterColumns, Expand)):
         node = node.inputs[0]
     return isinstance(node, Sort) and is_temporal_sort(node)
 
 
 def is_timed(node: OverGroups) -> bool:
-    """Whether each row of OVER can be given once, when the watermark has passed it.
+    """Return whether each row of OVER can be given once, when the watermark has passed it.
 
     That takes rows that only come, in the order of their event time, whose columns ask for no row behind them.
     """
@@ -144,7 +146,7 @@ def _folds(spec: Aggregate) -> bool:
 
 @once_per_node
 def has_event_time(node: Node) -> bool:
-    """Whether rows come with the event time of their table or window."""
+    """Return whether rows come with the event time of their table or window."""
     if isinstance(node, OverGroups) and not is_timed(node):
         return False
     if isinstance(node, (EventTime, WindowRows, WindowAggregation)):
@@ -160,7 +162,7 @@ def has_event_time(node: Node) -> bool:
 
 @once_per_node
 def event_times(node: Node) -> frozenset[str]:
-    """The columns that are the event time of a node's rows."""
+    """Return the columns that are the event time of a node's rows."""
     if isinstance(node, EventTime):
         return frozenset((node.column,))
     if isinstance(node, ProcessingTime):
@@ -187,7 +189,7 @@ def event_times(node: Node) -> frozenset[str]:
 
 @once_per_node
 def window_columns(node: Node) -> dict[str, str]:
-    """The columns of a node that are borders of the windows its rows are in: ``start``, ``end``, ``time``."""
+    """Return the columns of a node that are borders of the windows its rows are in: ``start``, ``end``, ``time``."""
     if isinstance(node, (WindowRows, WindowAggregation)):
         return {
             name: border for name, border in zip(node.names, ("start", "end", "time"), strict=True) if name is not None
@@ -203,14 +205,14 @@ def window_columns(node: Node) -> dict[str, str]:
 
 
 def columns_above(node: Select, below: dict[str, str]) -> dict[str, str]:
-    """What columns are called above a projection, as far as they come through as they are."""
+    """Return what columns are called above a projection, as far as they come through as they are."""
     kept = {name: what for name, what in below.items() if node.keep and name not in node.columns}
     chosen = ((new, _column_of(value)) for new, value in node.columns.items())
     return kept | {new: below[column] for new, column in chosen if column is not None and column in below}
 
 
 def renamed_below(node: Select, name: str) -> str | None:
-    """What a column of a projection is called below it; None if it is computed."""
+    """Return what a column of a projection is called below it; None if it is computed."""
     if name not in node.columns:
         return name if node.keep else None
     return _column_of(node.columns[name])

@@ -31,7 +31,7 @@ __all__ = ["as_data_sets", "as_streams"]
 
 
 def as_streams(new_id: Callable[[], int], *, shares: bool = True, multi_joins: bool = False) -> tuple[Rule, ...]:
-    """What is done to a plan before streams are made of it, in this order.
+    """Return what is done to a plan before streams are made of it, in this order.
 
     Args:
         new_id: Numbers the nodes that are added.

@@ -333,7 +333,7 @@ def can_combine(node: Node) -> bool:
 
 
 def with_combiner(node: Node) -> Node:
-    """The node with groups combined before they are shipped, the ship going by what is combined then."""
+    """Return the node with groups combined before they are shipped, the ship going by what is combined then."""
     ship = node.ships[0]
     if ship.kind is ShipKind.HASH and isinstance(node, Aggregation):
         ship = replace(ship, key=combined_key(node))

@@ -121,7 +121,7 @@ def _adjacent_groups(key: GroupKey | None, context: TaskContext, batches: Batche
 
 
 def reduce(node: Reduce, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """One record per group, in the order in which groups came."""
+    """Return one record per group, in the order in which groups came."""
     reduced: dict[Any, Any] = {}
     with opened(node.function, context, "reduce") as function:
         for batch in inputs[0]:

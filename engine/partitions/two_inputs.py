@@ -234,7 +234,9 @@ def semi_join(node: SemiJoin, context: TaskContext, inputs: Sequence[Batches]) -
 
 
 def condition_join(node: ConditionJoin, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """The records of pairs for which the condition is true, and those without a partner where they are asked for."""
+    """Return the records of pairs for which the condition is true, and those without a partner where they are asked
+    for.
+    """
     right = gathered(inputs[1], node.inputs[1].schema).columns
     for batch in inputs[0]:
         left = batch.columns

@@ -90,7 +90,7 @@ def encoded(batches: Iterable[Batch], schema: pa.Schema | None) -> Iterator[pa.R
 
 
 def conform(batch: Batch, schema: pa.Schema | None) -> Batch:
-    """What a function gave as records of a declared type, or as it is if there is none.
+    """Return what a function gave as records of a declared type, or as it is if there is none.
 
     Records of a type go through columns, so that it does not matter which operators run together; those that would come
     back as they are stay what they are.
@@ -115,13 +115,15 @@ def _pickled(record: Any) -> bytes:
 
 
 def empty_batch(schema: pa.Schema | None) -> pa.RecordBatch:
-    """A wire batch without records."""
+    """Return a wire batch without records."""
     wire = wire_schema(schema)
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in wire], schema=wire)
 
 
 def gathered(batches: Iterable[Batch], schema: pa.Schema | None) -> Batch:
-    """All records in one batch; of columns if there is a schema: Python objects take several times the memory."""
+    """Return all records in one batch; of columns if there is a schema: Python objects take several times the
+    memory.
+    """
     parts = [batch if schema is None else Batch.of_columns(batch.columns) for batch in batches if batch.num_rows]
     if parts:
         return Batch.concat(parts)
@@ -129,7 +131,7 @@ def gathered(batches: Iterable[Batch], schema: pa.Schema | None) -> Batch:
 
 
 def rows_of_table(table: pa.Table, schema: pa.Schema | None) -> list[Any]:
-    """The records of a wire table as Python objects."""
+    """Return the records of a wire table as Python objects."""
     return [row for batch in table.to_batches() for row in decode(batch, schema).rows]
 
 
@@ -146,7 +148,7 @@ def table_of_rows(rows: list[Any], schema: pa.Schema | None) -> pa.Table:
 
 
 def frozen(value: Any) -> Any:
-    """A hashable stand-in of a record or of any part of it, equal for equal content.
+    """Return a hashable stand-in of a record or of any part of it, equal for equal content.
 
     Raises:
         TypeMismatchError: If it has a part that is neither hashable nor a list, dict or set.
@@ -166,7 +168,7 @@ _PLAIN = frozenset((int, str, bytes, bool, type(None)))
 
 
 def canonical(key: Any) -> Any:
-    """The key as it is compared.
+    """Return the key as it is compared.
 
     Raises:
         TypeMismatchError: If it is not hashable.
@@ -274,7 +276,7 @@ def _canonical_part(value: Any) -> Any:
 
 
 def canonical_keys(key: GroupKey | None, batch: Batch) -> list[Any]:
-    """The canonical keys of a batch's records; with None the whole records.
+    """Return the canonical keys of a batch's records; with None the whole records.
 
     Raises:
         TypeMismatchError: If a field is not there or a key cannot be one.
@@ -296,7 +298,9 @@ def _has_nanoseconds(kind: pa.DataType) -> bool:
 
 
 def beyond_microseconds(column: pa.Array) -> list[tuple[int, tuple[str, int]]]:
-    """The values that Python would cut: the row of each, and what stands for it as a key, equal to no Python time."""
+    """Return the values that Python would cut: the row of each, and what stands for it as a key, equal to no Python
+    time.
+    """
     if not _has_nanoseconds(column.type):
         return []
     integers = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
@@ -321,7 +325,7 @@ def _exact_rows(batch: Batch) -> list[Any]:
 
 
 def is_null_key(key: Any) -> bool:
-    """Whether a join matches nothing with it: the key is null, or a part of it is."""
+    """Return whether a join matches nothing with it: the key is null, or a part of it is."""
     return key is None or (type(key) is tuple and None in key)
 
 
@@ -349,7 +353,9 @@ class _Descending:
 
 
 def comparable(value: Any) -> Any:
-    """A time with a zone as one in UTC: Python compares two of one zone by the clock there, which may be put back."""
+    """Return a time with a zone as one in UTC: Python compares two of one zone by the clock there, which may be put
+    back.
+    """
     if not isinstance(value, datetime) or value.utcoffset() is None:
         return value
     try:
@@ -388,7 +394,7 @@ def _field_of(order: Order, batch: Batch) -> list[Any]:
 
 
 def comparable_keys(batch: Batch, orders: Sequence[Order]) -> list[tuple[Any, ...]]:
-    """A tuple for each record that Python sorts in the order asked for; picklable.
+    """Return a tuple for each record that Python sorts in the order asked for; picklable.
 
     Raises:
         TypeMismatchError: If a field is not there.
@@ -401,7 +407,7 @@ def comparable_keys(batch: Batch, orders: Sequence[Order]) -> list[tuple[Any, ..
 
 
 def ordered(batch: Batch, orders: Sequence[Order]) -> npt.NDArray[np.int64]:
-    """The indices of the records in the order asked for; stable.
+    """Return the indices of the records in the order asked for; stable.
 
     Raises:
         TypeMismatchError: If a field is not there, or its values have no order among each other.

@@ -146,7 +146,8 @@ class DeltaIteration(Iteration):
 
 
 def iteration_names(nodes: Iterable[Node]) -> dict[int, str]:
-    """What statistics call the iterations of a plan, by id: their names, the second of a name ``name (2)``, and so on.
+    """Return what statistics call the iterations of a plan, by id: their names, the second of a name ``name (2)``, and
+    so on.
 
     Args:
         nodes: All nodes of the plan, parents first.

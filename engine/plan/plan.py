@@ -261,7 +261,8 @@ def walk(*roots: Node, into_iterations: bool = True) -> Iterator[Node]:
 
 
 def dependents_on(placeholders: tuple[Node, ...], *roots: Node) -> set[int]:
-    """The ids of the nodes of a step plan that change from superstep to superstep: those that depend on placeholders.
+    """Return the ids of the nodes of a step plan that change from superstep to superstep: those that depend on
+    placeholders.
 
     Inner iterations depend on what their step plans depend on.
     """

@@ -39,7 +39,7 @@ class RunWatch:
         self.is_canceled = True
 
     def require_running(self) -> None:
-        """Called by the run, often.
+        """Raise if the run is to end; the run calls this often.
 
         Raises:
             JobCanceledError: If it is to end.

@@ -52,8 +52,8 @@ class SourceTime:
     """How a source finds the event times of its rows.
 
     Attributes:
-        steps: What is computed of a source's columns, and of what comes of that, until the time is known; each step
-            gives only the columns that the next one reads.
+        steps: What is computed of a source's columns, one step of what the last one gave, until the time is known; each
+            step gives only the columns that the next one reads.
         column: The one that is the time, a timestamp.
         delay_ms: How far the watermark is behind the latest.
     """

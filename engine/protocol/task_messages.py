@@ -182,8 +182,8 @@ class WatermarkLimit:
 
 
 def edge_number(edge_id: int, name: str) -> str:
-    """The name of a number of one exchange among those of a task: ``records`` that it has sent there, and how full its
-    fullest channel is, ``output_usage`` where it sends and ``input_usage`` where it reads.
+    """Return the name of a number of one exchange among those of a task: ``records`` that it has sent there, and how
+    full its fullest channel is, ``output_usage`` where it sends and ``input_usage`` where it reads.
     """
     return f"edges.{edge_id}.{name}"
 

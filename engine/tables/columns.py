@@ -51,12 +51,12 @@ _WIDTHS: dict[int, Any] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which values of a type are held: that of a dictionary's values, else the type itself."""
+    """Return the type in which values of a type are held: that of a dictionary's values, else the type itself."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def is_flat(kind: pa.DataType) -> bool:
-    """Whether values of a type are a fixed number of bits."""
+    """Return whether values of a type are a fixed number of bits."""
     kinds = pa.types
     if kinds.is_boolean(kind):
         return True
@@ -66,7 +66,7 @@ def is_flat(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are texts or bytes."""
+    """Return whether values of a type are texts or bytes."""
     kinds = pa.types
     return bool(
         kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind)
@@ -74,7 +74,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The array in one piece, without a dictionary, with one NaN and one zero."""
+    """Return the array in one piece, without a dictionary, with one NaN and one zero."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if pa.types.is_dictionary(array.type):
@@ -83,7 +83,7 @@ def plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def validity(array: pa.Array) -> Truths | None:
-    """Which values are not null; None if all are."""
+    """Return which values are not null; None if all are."""
     if array.null_count == 0:
         return None
     valid: Truths = array.is_valid().to_numpy(zero_copy_only=False)
@@ -91,7 +91,9 @@ def validity(array: pa.Array) -> Truths | None:
 
 
 def bits_of(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of a plain array of a flat type, as integers of their width; those of decimals as rows of int64."""
+    """Return the values of a plain array of a flat type, as integers of their width; those of decimals as rows of
+    int64.
+    """
     kind = array.type
     if pa.types.is_boolean(kind):
         array, kind = array.cast(pa.int8()), pa.int8()
@@ -108,7 +110,7 @@ def bits_of(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def array_of_bits(bits: npt.NDArray[Any], valid: Truths | None, kind: pa.DataType) -> pa.Array:
-    """The inverse of `bits_of`."""
+    """Return the inverse of `bits_of`."""
     if pa.types.is_boolean(kind):
         return array_of_bits(bits, valid, pa.int8()).cast(kind)
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
@@ -121,7 +123,7 @@ def _bitmap(valid: Truths | None) -> pa.Buffer | None:
 
 
 def text_buffers(array: pa.Array) -> tuple[Integers, npt.NDArray[np.uint8]]:
-    """Where the texts of an array begin and the last one ends, and the bytes that these are places in."""
+    """Return where the texts of an array begin and the last one ends, and the bytes that these are places in."""
     kind = array.type
     is_wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     _, offsets, data = array.buffers()
@@ -156,17 +158,17 @@ class StoredColumn(ABC):
             self._set(ids, array)
 
     def take(self, ids: Integers) -> pa.Array:
-        """The values of numbers."""
+        """Return the values of numbers."""
         return self._get(ids, self._valid_of(ids))
 
     def kept(self, ids: Integers) -> StoredColumn:
-        """A column of some of the values, numbered anew."""
+        """Return a column of some of the values, numbered anew."""
         column = stored_column(self.type)
         column.append(self.take(ids))
         return column
 
     def is_same(self, ids: Integers, array: pa.Array) -> Truths:
-        """Whether the values of numbers are those of an array; null is null."""
+        """Return whether the values of numbers are those of an array; null is null."""
         return same_values(self.take(ids), plain(array))
 
     @property
@@ -271,7 +273,7 @@ class _TextColumn(StoredColumn):
 
 
 def text_array(bounds: Integers, data: npt.NDArray[np.uint8], valid: Truths | None, kind: pa.DataType) -> pa.Array:
-    """The texts that lie between bounds, as an array of a type."""
+    """Return the texts that lie between bounds, as an array of a type."""
     is_wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     offsets = bounds if is_wide else bounds.astype(np.int32)
     return pa.Array.from_buffers(kind, len(bounds) - 1, [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)])
@@ -305,7 +307,7 @@ class _StructColumn(StoredColumn):
 
 
 def fields_of(array: pa.Array) -> list[pa.Array]:
-    """The fields of structs; null where the struct is."""
+    """Return the fields of structs; null where the struct is."""
     return array.flatten()
 
 
@@ -341,7 +343,7 @@ class _OtherColumn(StoredColumn):
 
 
 def stored_column(kind: pa.DataType) -> StoredColumn:
-    """An empty column for values of a type."""
+    """Return an empty column for values of a type."""
     kind = stored_type(kind)
     if is_flat(kind):
         return _FlatColumn(kind)
@@ -351,7 +353,7 @@ def stored_column(kind: pa.DataType) -> StoredColumn:
 
 
 def same_values(left: pa.Array, right: pa.Array) -> Truths:
-    """Which values of two plain arrays of one type are the same; null is null, NaN is NaN."""
+    """Return which values of two plain arrays of one type are the same; null is null, NaN is NaN."""
     is_null = _is_null(left), _is_null(right)
     neither = ~is_null[0] & ~is_null[1]
     same: Truths
@@ -373,7 +375,7 @@ def same_values(left: pa.Array, right: pa.Array) -> Truths:
 
 
 def same_rows(left: Sequence[pa.Array], right: Sequence[pa.Array], num_rows: int) -> Truths:
-    """Which rows of two lists of columns are the same."""
+    """Return which rows of two lists of columns are the same."""
     same = np.ones(num_rows, np.bool_)
     for one, other in zip(left, right, strict=True):
         same &= same_values(plain(one), plain(other))

@@ -51,7 +51,7 @@ def copy_bytes(_context: Any, target: Any, at: Any, source: Any, start: Any, len
 
 @intrinsic
 def word_at(_context: Any, data: Any, place: Any) -> Any:
-    """The eight bytes of an array from a place on, as a number."""
+    """Return the eight bytes of an array from a place on, as a number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, place = arguments

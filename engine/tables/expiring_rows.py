@@ -113,11 +113,11 @@ class ExpiringRows:
             self._times.touch(np.unique(np.concatenate([owners[owners >= 0], self._rewritten])))
 
     def swept(self) -> Integers:
-        """All partitions that have expired, now and then; they are to be forgotten."""
+        """Return all partitions that have expired, now and then; they are to be forgotten."""
         return _NONE if self._times is None else self._times.swept()
 
     def before_snapshot(self) -> Integers:
-        """All partitions that have expired; they are to be forgotten."""
+        """Return all partitions that have expired; they are to be forgotten."""
         if self._times is None:
             return _NONE
         self._times.lifetime.begin()
@@ -134,7 +134,7 @@ class ExpiringRows:
         self._times.lifetime.count(num_expired=len(np.unique(owners)))
 
     def living(self, codes: Integers) -> Integers:
-        """Those of some partitions that have not expired."""
+        """Return those of some partitions that have not expired."""
         if self._times is None:
             return codes
         self._times.lifetime.begin()

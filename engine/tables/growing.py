@@ -37,7 +37,9 @@ class _Reserved(mmap.mmap):
 
 
 def grown(array: _Array, size: int, fill: Any = 0) -> _Array:
-    """The array, with room for at least ``size`` rows; made larger by a share of itself where it is too small."""
+    """Return the array, with room for at least ``size`` rows; made larger by a share of itself where it is too
+    small.
+    """
     if len(array) >= size:
         return array
     larger = _extended(array, max(size, len(array) * 5 // 4), size)

@@ -29,7 +29,7 @@ _SIX_BITS = np.uint64(63)
 
 
 def hashes_of(keys: Sequence[pa.Array], num_rows: int) -> Integers:
-    """The hashes that runs are sorted by: of keys, as columns."""
+    """Return the hashes that runs are sorted by: of keys, as columns."""
     return hash_rows(list(keys)) if keys else np.zeros(num_rows, np.int64)
 
 
@@ -89,7 +89,9 @@ class SortedRun:
         return sum(array.nbytes for piece in (self._joined, *self._pieces) for array in piece)
 
     def blocks_of(self, hashes: Integers) -> Integers:
-        """The numbers of the blocks in which hashes, which ascend, may be; of one that is left out it is certain."""
+        """Return the numbers of the blocks in which hashes, which ascend, may be; of one that is left out it is
+        certain.
+        """
         firsts, lasts, starts, words = self._whole()
         begin = np.searchsorted(lasts, hashes, "left")
         end = np.maximum(np.searchsorted(firsts, hashes, "right"), begin)
@@ -105,7 +107,7 @@ class SortedRun:
         return np.flatnonzero(np.cumsum(marks[:-1]) > 0)
 
     def zones(self) -> tuple[Integers, Integers]:
-        """The smallest and the largest hashes of its blocks."""
+        """Return the smallest and the largest hashes of its blocks."""
         return self._whole()[:2]
 
     def _whole(self) -> tuple[Integers, Integers, Integers, npt.NDArray[np.uint64]]:

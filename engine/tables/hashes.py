@@ -18,7 +18,7 @@ _MULTIPLIER = np.int64(-7046029254386353131)
 
 
 def hash_rows(columns: Sequence[pa.Array | Integers]) -> Integers:
-    """A hash of each row, equal for equal rows."""
+    """Return a hash of each row, equal for equal rows."""
     hashed: Integers | None = None
     for column in columns:
         values = column if isinstance(column, np.ndarray) else _hashed_values(plain(column))

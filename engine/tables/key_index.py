@@ -100,7 +100,7 @@ class KeyIndex:
         return codes, len(self) - before
 
     def take(self, codes: Integers) -> list[pa.Array]:
-        """The keys of codes, as columns."""
+        """Return the keys of codes, as columns."""
         table = self._table
         if isinstance(table, _TextTable):
             return [table.take(codes, self._types[0])]
@@ -122,7 +122,9 @@ class LocalCodes:
         self._places = np.full(0, -1, np.int64)
 
     def of(self, codes: Integers, num_codes: int) -> tuple[Integers, Integers]:
-        """The codes that occur, in order of their first rows, and for each row the place of its code among them."""
+        """Return the codes that occur, in order of their first rows, and for each row the place of its code
+        among them.
+        """
         self._places = grown(self._places, num_codes, -1)
         touched, local = np.empty(len(codes), np.int64), np.empty(len(codes), np.int64)
         num = table_loops.local_codes(codes, self._places, touched, local)

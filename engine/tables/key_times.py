@@ -55,13 +55,13 @@ class KeyTimes:
     # -- a batch -------------------------------------------------------------------------------------------------------
 
     def expired(self, codes: Integers) -> Integers:
-        """Those of some keys that have expired; a key that has just come has, too."""
+        """Return those of some keys that have expired; a key that has just come has, too."""
         self._make_room()
         times = self._times[codes]
         return codes[self.lifetime.is_expired(np.where(times == NEVER, self.lifetime.began_ms, times))]
 
     def swept(self, *, is_forced: bool = False) -> Integers:
-        """All keys in memory that have expired, if it is time to look.
+        """Return all keys in memory that have expired, if it is time to look.
 
         Args:
             is_forced: Whether it is.
@@ -93,7 +93,7 @@ class KeyTimes:
         return self.lifetime.is_expired(rows[2][0].to_numpy(zero_copy_only=False))
 
     def is_over(self, rows: LogRows) -> Truths:
-        """Which rows of another log, in which they are merged, are those of keys that have expired."""
+        """Return which rows of another log, in which they are merged, are those of keys that have expired."""
         self.persist()
         num_rows, keys, _ = rows
         times = np.full(num_rows, self.lifetime.began_ms)

@@ -60,7 +60,7 @@ class Lifetime:
             self.cutoff_ms = max(self.cutoff_ms, self.now_ms - self.ttl_ms)
 
     def is_expired(self, times: Integers) -> Truths:
-        """Which times are too long ago."""
+        """Return which times are too long ago."""
         expired: Truths = times <= self.cutoff_ms
         return expired
 
@@ -91,7 +91,7 @@ class Lifetime:
 
 
 def lifetime_of(context: OperatorContext, ttl_ms: int, name: str = "state") -> Lifetime | None:
-    """The time to live of state; None if it has none and never had one, so that nothing need be kept for it.
+    """Return the time to live of state; None if it has none and never had one, so that nothing need be kept for it.
 
     Args:
         context: The operator's.

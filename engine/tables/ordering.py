@@ -35,12 +35,12 @@ class SortKey(NamedTuple):
 
 
 def is_lasting(kind: pa.DataType) -> bool:
-    """Whether the integers of a type's values are the same in every call."""
+    """Return whether the integers of a type's values are the same in every call."""
     return is_flat(kind) and not pa.types.is_decimal(kind)
 
 
 def order_of(array: pa.Array) -> Integers:
-    """The integers of values; those of nulls mean nothing.
+    """Return the integers of values; those of nulls mean nothing.
 
     Raises:
         TypeMismatchError: If the type has no order.
@@ -80,7 +80,7 @@ def _ranks(array: pa.Array) -> Integers:
 
 
 def sort_key(array: pa.Array, *, ascending: bool, nulls_first: bool | None) -> SortKey:
-    """What to sort by so that a column is in order.
+    """Return what to sort by so that a column is in order.
 
     Args:
         array: The column.
@@ -101,7 +101,7 @@ def sort_key(array: pa.Array, *, ascending: bool, nulls_first: bool | None) -> S
 
 
 def sorted_rows(keys: Sequence[Integers]) -> Integers:
-    """The places of rows in order; of rows that are equal by all keys the earlier one comes first.
+    """Return the places of rows in order; of rows that are equal by all keys the earlier one comes first.
 
     Where the ranges of all keys fit one integer together, they are sorted as one: that is quick where long stretches
     are in order already.
@@ -115,7 +115,7 @@ def sorted_rows(keys: Sequence[Integers]) -> Integers:
 
 
 def first_of_groups(keys: Sequence[Integers]) -> Integers:
-    """The places of the rows that come first of their groups, in the order of these.
+    """Return the places of the rows that come first of their groups, in the order of these.
 
     Args:
         keys: First the group, a small number; then what rows are ordered by, which differs for any two of a group.

@@ -136,7 +136,7 @@ class ResidentKeys:
         return min(num_rows, 2 * num_rows * of_a_key // max(room, 1) + 1)
 
     def codes_of(self, columns: Sequence[pa.Array], num_rows: int | None = None) -> Integers:
-        """The codes of keys; all of them are resident afterwards.
+        """Return the codes of keys; all of them are resident afterwards.
 
         Args:
             columns: The key's.

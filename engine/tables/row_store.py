@@ -74,7 +74,7 @@ class Chains:
         return sum(array.nbytes for array in arrays)
 
     def counts_of(self, codes: Integers) -> Integers:
-        """How many numbers the chains of codes have; none for code -1."""
+        """Return how many numbers the chains of codes have; none for code -1."""
         self._make_room(int(codes.max(initial=-1)) + 1)
         return np.where(codes >= 0, self.counts[codes], 0) if len(self.counts) else np.zeros(len(codes), np.int64)
 
@@ -320,7 +320,7 @@ class RowStore:
     # -- time to live --------------------------------------------------------------------------------------------------
 
     def is_expired(self, ids: Integers) -> Truths:
-        """Which rows have expired."""
+        """Return which rows have expired."""
         if self.lifetime is None:
             return np.zeros(len(ids), np.bool_)
         return self.lifetime.is_expired(self.times[ids])
@@ -348,11 +348,11 @@ class RowStore:
     # -- columns -------------------------------------------------------------------------------------------------------
 
     def take(self, ids: Integers) -> list[pa.Array]:
-        """What is held of rows; null for number -1."""
+        """Return what is held of rows; null for number -1."""
         return [column.take(ids) for column in self._columns]
 
     def take_column(self, index: int, ids: Integers) -> pa.Array:
-        """One column of rows; null for number -1."""
+        """Return one column of rows; null for number -1."""
         return self._columns[index].take(ids)
 
     def _index(self, ids: Integers, columns: Sequence[pa.Array]) -> None:
@@ -431,7 +431,7 @@ class RowStore:
         return num_bytes + hashes + self.by_key.nbytes + self._by_hash.nbytes
 
     def weights(self, num_keys: int) -> Integers:
-        """How many rows each key has."""
+        """Return how many rows each key has."""
         return self.by_key.counts_of(np.arange(num_keys))
 
     # -- state ---------------------------------------------------------------------------------------------------------

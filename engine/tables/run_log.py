@@ -57,7 +57,9 @@ class LogForm:
         self.is_gone = is_gone
 
     def net(self, rows: LogRows) -> LogRows:
-        """What rows come to, which are given in the order in which they were written: a row for each identity."""
+        """Return what rows come to, which are given in the order in which they were written: a row for each
+        identity.
+        """
         return self.taken(rows, self.last_rows(rows))
 
     def last_rows(self, rows: LogRows) -> tuple[Integers, Integers]:
@@ -71,7 +73,7 @@ class LogForm:
         return numbers, last
 
     def taken(self, rows: LogRows, found: tuple[Integers, Integers]) -> LogRows:
-        """The rows that stay, of those that `last_rows` has found."""
+        """Return the rows that stay, of those that `last_rows` has found."""
         return _taken(rows, found[1])
 
 
@@ -135,7 +137,7 @@ class RunLog:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self) -> LogRows | None:
-        """What all rows come to, without what is gone; None if there are none."""
+        """Return what all rows come to, without what is gone; None if there are none."""
         if not self.num_rows:
             return None
         return self._live(self._form.net(self._joined(self._table.runs(None))))
@@ -154,7 +156,7 @@ class RunLog:
                 yield whole[0], whole[1]
 
     def find(self, hashes: Integers) -> LogRows | None:
-        """What the rows of keys come to, without what is gone; None if there are none.
+        """Return what the rows of keys come to, without what is gone; None if there are none.
 
         Args:
             hashes: `hashes_of` the keys, which ascend. Keys that have one of them by chance are found too.

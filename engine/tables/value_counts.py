@@ -238,7 +238,7 @@ class ValueCounts:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def changes(self, number: int) -> tuple[Integers, pa.Array, Integers]:
-        """What the last call of `add` has changed, by a filter's number.
+        """Return what the last call of `add` has changed, by a filter's number.
 
         Returns:
             The codes of keys, values, and 1 for each value that its key has got, -1 for each that it has lost.
@@ -250,13 +250,15 @@ class ValueCounts:
         return self._codes[pairs], values, signs
 
     def num_distinct(self, number: int, codes: Integers) -> Integers:
-        """How many different values keys have, by a filter's number."""
+        """Return how many different values keys have, by a filter's number."""
         counts = self._counts[number]
         counts.make_room(0, int(codes.max(initial=-1)) + 1)
         return counts.num_values[codes]
 
     def extreme(self, name: str, number: int, codes: Integers) -> pa.Array:
-        """The smallest (``min``) or largest (``max``) values of keys, by a filter's number; NaN if nothing else."""
+        """Return the smallest (``min``) or largest (``max``) values of keys, by a filter's number; NaN if
+        nothing else.
+        """
         counts = self._counts[number]
         counts.make_room(0, int(codes.max(initial=-1)) + 1)
         pairs = counts.best[name][codes]
@@ -303,7 +305,7 @@ class ValueCounts:
         return num_bytes + sum(counts.nbytes for counts in self._counts)
 
     def weights(self, num_keys: int) -> Integers:
-        """How many pairs each key has."""
+        """Return how many pairs each key has."""
         return np.bincount(self._codes[self._live()], minlength=num_keys)
 
     def _live(self) -> Integers:

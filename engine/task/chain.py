@@ -73,7 +73,7 @@ class OutputGate:
         self._time.switch(outer)
 
     def stay(self, index: int) -> None:
-        """From now on all records go to one channel: that which each would be sent to anyway."""
+        """Send all records to one channel from now on: that which each would be sent to anyway."""
         self._partition = lambda batch: [(index, batch)]
 
     def broadcast(self, element: Element, *, flush: bool = False) -> None:
@@ -222,7 +222,7 @@ class ChainLink:
         return True
 
     def check_drained(self) -> None:
-        """Nothing that was gathered may be left when the operator finishes."""
+        """See that nothing that was gathered is left when the operator finishes."""
         if self._sorted is not None:
             message = "a batch's input has ended without the end of event time"
             raise InternalError(message, operator=self.name)

@@ -109,7 +109,7 @@ class Logged(NamedTuple):
 def channel_part(
     exchange: str, side: str, entries: Sequence[Logged], target: OperatorId, input_index: int, vertex: tuple[int, int]
 ) -> SnapshotPart:
-    """One subtask's channel state of one exchange, to be written as one file.
+    """Return one subtask's channel state of one exchange, to be written as one file.
 
     Args:
         exchange: The exchange's uid.

@@ -195,7 +195,7 @@ class BufferDebloater:
         return has_grown
 
     def _window_for_turns(self) -> int:
-        """What is always allowed, lest turns bring too little."""
+        """What is always allowed, so that no turn brings too little."""
         message_bytes = min(self._bytes_per_work_us * MIN_WORK_US, self._wanted_bytes / self._num_channels)
         return int(MESSAGES_PER_WINDOW * message_bytes)
 

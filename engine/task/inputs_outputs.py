@@ -69,7 +69,7 @@ class TaskInputs:
         self.in_loop = {channel.index for channel in self.channels if edges[channel.edge_id].is_in_loop}
 
     def numbers(self) -> dict[str, float]:
-        """How full the fullest channel is, and the fullest one of each exchange."""
+        """Return how full the fullest channel is, and the fullest one of each exchange."""
         numbers: dict[str, float] = {}
         for channel in self.by_peer.values():
             for name in ("input_usage", edge_number(channel.edge_id, "input_usage")):
@@ -214,7 +214,7 @@ class TaskOutputs:
         return max((channel.usage for channel in self._channels), default=0.0)
 
     def numbers(self) -> dict[str, float]:
-        """How full the fullest channel is, and of each exchange that, and how many records have gone there."""
+        """Return how full the fullest channel is, and of each exchange that, and how many records have gone there."""
         numbers: dict[str, float] = {"output_usage": self.usage}
         for channel in self._channels:
             usage, records = edge_number(channel.edge_id, "output_usage"), edge_number(channel.edge_id, "records")
@@ -227,7 +227,7 @@ class TaskOutputs:
         return min((each.wanted_rows() for each in self._outlets), default=UNBOUNDED_ROWS)
 
     def note_taken(self, num_rows: int) -> None:
-        """So many records have been taken, and what came of them has been emitted."""
+        """Note that so many records have been taken, and all that they led to has been emitted."""
         for outlet in self._outlets:
             outlet.note_taken(num_rows)
 

@@ -7,12 +7,12 @@ that nothing in the loop that comes to the head from now on, and nothing that wi
 head passes W on as its watermark; if W is the end of event time, all input has ended and the loop is empty.
 
 *Proof.* Head i sends probe r at time t(i, r), which is when it joins the queue behind what the head has taken; I(i, r)
-is the time since t(i, r-1). FIFO and the rule for passing on give: (1) what i emits in I(i, p), and all that comes of
-it in the body, reaches the next heads in their I(., p+1) or earlier; (2) what a head takes from the loop in I(., p) it
+is the time since t(i, r-1). FIFO and the rule for passing on give: (1) what i emits in I(i, p), and all that it leads
+to in the body, reaches the next heads in their I(., p+1) or earlier; (2) what a head takes from the loop in I(., p) it
 emits between its probes p-1 and p, which counts as I(., p). In a measured round q each head takes m(i, q): no record
 that it took from the loop in I(i, q) is at or before m, nor is any that input 0 brings from t(i, q-1) on. Suppose that
 m(j, q) >= W for every head j from which head i can be reached (*), and that i takes a record at or before W in I(i, p),
-p > q. Follow it back: by (1) some such j emitted it, or what it came of, in I(j, p') with p' >= p-1 >= q; as input it
+p > q. Follow it back: by (1) some such j emitted it, or what led to it, in I(j, p') with p' >= p-1 >= q; as input it
 is after W; so j had taken it from the loop, by (2) in I(j, p'), and p' > q because of m(j, q). The same holds for that
 record, and so on, for ever: but records enter a loop after finitely many steps. So there is none.
 
@@ -109,7 +109,7 @@ class LoopProgress:
         return any(number > self.round for number in self._arrived)
 
     def take_records(self, after_ms: int) -> None:
-        """Records have come from the loop, all of them after ``after_ms``."""
+        """Note that records have come from the loop, all of them after ``after_ms``."""
         self._lowest_ms = min(self._lowest_ms, after_ms)
 
     def take_probe(self, channel: int, probe: LoopProbe) -> None:

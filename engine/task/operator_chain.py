@@ -315,7 +315,7 @@ class OperatorChain:
         return True
 
     def suspend(self) -> None:
-        """Nothing of what is under way counts any more: give up work outside, and finishing."""
+        """Give up work outside, and finishing: nothing of what is under way counts any more."""
         self.works.cancel_all()
         self._finishing = None
 

@@ -191,7 +191,9 @@ class SlotMachine:
         return next((task.key_selector(edge_id) for task in tasks), None)
 
     def rejected(self, vertex: VertexId) -> list[tuple[ExecutionAttemptId, str, str, RejectedRecords]]:
-        """What the operators of a vertex keep of what they reject: attempt, uid, name. May be called as `observe`."""
+        """Return what the operators of a vertex keep of what they reject: attempt, uid, name. May be called as
+        `observe`.
+        """
         tasks = [task for attempt, task in list(self._tasks.items()) if attempt.vertex == vertex]
         return [
             (task.attempt, link.uid, link.name, link.rejected)

@@ -72,13 +72,13 @@ class Turns:
         self._unsent = DueQueue()
 
     def add(self, task: Task) -> None:
-        """Another task has come to the slot."""
+        """Add a task that has come to the slot."""
         self._num_added += 1
         place = self._places[task] = self._numbered[self._num_added] = _Place(task, self._num_added)
         self._touched[place.number] = place
 
     def remove(self, task: Task) -> None:
-        """A task has ended."""
+        """Forget a task that has ended."""
         place = self._places.pop(task)
         place.is_ready = False
         del self._numbered[place.number]
@@ -163,7 +163,7 @@ class Turns:
         return None
 
     def can_go_on(self, now_ms: int) -> bool:
-        """Whether a task can go on now; asked when none is touched."""
+        """Return whether a task can go on now; asked when none is touched."""
         self._wake(now_ms)
         return self._first(self._others) is not None or self._first(self._sources) is not None
 

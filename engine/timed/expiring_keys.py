@@ -55,15 +55,15 @@ class ExpiringKeys:
         self._times.lifetime.begin()
 
     def expired(self, codes: Integers) -> Integers:
-        """Those of some keys that have expired, which are to be forgotten."""
+        """Return those of some keys that have expired, which are to be forgotten."""
         return self._without_rows(self._times.expired(np.unique(codes)))
 
     def swept(self) -> Integers:
-        """All keys that have expired, now and then; they are to be forgotten."""
+        """Return all keys that have expired, now and then; they are to be forgotten."""
         return self._without_rows(self._times.swept())
 
     def before_snapshot(self) -> Integers:
-        """All keys that have expired; they are to be forgotten."""
+        """Return all keys that have expired; they are to be forgotten."""
         self._times.lifetime.begin()
         self._times.lifetime.snapshot()
         return self._without_rows(self._times.swept(is_forced=True))

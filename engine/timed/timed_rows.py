@@ -56,7 +56,7 @@ class TimedRows:
         self.find_all()
 
     def live(self) -> Integers:
-        """The numbers of all rows, in order of arrival."""
+        """Return the numbers of all rows, in order of arrival."""
         return np.flatnonzero(self.store.codes[: self.store.size] >= 0)
 
     def find_all(self) -> None:
@@ -76,7 +76,7 @@ class TimedRows:
             self._num_parts += 1
 
     def times_in(self, rows: pa.RecordBatch) -> Integers:
-        """The times of rows.
+        """Return the times of rows.
 
         Raises:
             ProgramError: If one is null.
@@ -84,7 +84,7 @@ class TimedRows:
         return times_of(rows.column(self._time), self._time_name)
 
     def in_time(self, rows: pa.RecordBatch, watermark_ms: int) -> tuple[pa.RecordBatch, Integers, int]:
-        """Those rows that the watermark has not passed, their times, and how many it has passed.
+        """Return those rows that the watermark has not passed, their times, and how many it has passed.
 
         Raises:
             ProgramError: If a time is null.
@@ -97,7 +97,7 @@ class TimedRows:
         return rows, times, num_late
 
     def codes_in(self, rows: pa.RecordBatch) -> Integers:
-        """The codes of rows' keys."""
+        """Return the codes of rows' keys."""
         return self._index.codes_of([rows.column(key) for key in self.keys], rows.num_rows)[0]
 
     def add(self, rows: pa.RecordBatch, times: Integers, codes: Integers, numbers: Integers | None = None) -> Integers:
@@ -109,7 +109,7 @@ class TimedRows:
         return ids
 
     def begun(self, watermark_ms: int) -> Integers:
-        """The rows that the watermark has passed and that are still held; they do not wait any more."""
+        """Return the rows that the watermark has passed and that are still held; they do not wait any more."""
         last, found = last_passed(watermark_ms, self.kind), [np.zeros(0, np.int64)]
         while self._waiting and self._waiting[0][0] <= last:
             ids = heappop(self._waiting)[2]

@@ -20,7 +20,7 @@ _PER_MS = {"s": None, "ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
 def times_of(column: pa.Array, name: str) -> Integers:
-    """The times of rows, in units of their column.
+    """Return the times of rows, in units of their column.
 
     Raises:
         ProgramError: If one is null.
@@ -33,13 +33,13 @@ def times_of(column: pa.Array, name: str) -> Integers:
 
 
 def milliseconds(times: Integers, kind: pa.DataType) -> Timestamps:
-    """The same as event times."""
+    """Return the same as event times."""
     factor = _PER_MS[kind.unit]
     return times * 1_000 if factor is None else times if factor == 1 else times // factor
 
 
 def last_passed(watermark_ms: int, kind: pa.DataType) -> int:
-    """The last time that a watermark has passed."""
+    """Return the last time that a watermark has passed."""
     if watermark_ms in (MIN_TIMESTAMP, MAX_TIMESTAMP):
         return watermark_ms
     factor = _PER_MS[kind.unit]
@@ -48,7 +48,7 @@ def last_passed(watermark_ms: int, kind: pa.DataType) -> int:
 
 
 def late_among(rows: pa.RecordBatch, time: str, watermark_ms: int) -> Batch:
-    """The rows that a watermark has passed, with their times, to be shown."""
+    """Return the rows that a watermark has passed, with their times, to be shown."""
     column = rows.column(time)
     times = times_of(column, time)
     is_late = times <= last_passed(watermark_ms, column.type)
@@ -62,7 +62,7 @@ def units_in(times: Integers, kind: pa.DataType, other: pa.DataType) -> Integers
 
 
 def finer(one: pa.DataType, other: pa.DataType) -> tuple[pa.DataType, int]:
-    """The type with the finer unit of two, milliseconds at least; and how many of it a millisecond is."""
+    """Return the type with the finer unit of two, milliseconds at least; and how many of it a millisecond is."""
     unit = max((one.unit, other.unit, "ms"), key=_PER_SECOND.__getitem__)
     return pa.timestamp(unit), _PER_SECOND[unit] // 1_000
 

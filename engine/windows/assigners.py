@@ -500,7 +500,8 @@ class CountWindows(WindowAssigner):
 
 
 def session_cuts(keys: npt.NDArray[np.int64], times: Timestamps, gap_ms: int) -> list[int]:
-    """Where sessions begin and end in records sorted by key and time: two neighbours are in one if at most a gap apart.
+    """Return where sessions begin and end in records sorted by key and time: two neighbours are in one if at most a gap
+    apart.
 
     Args:
         keys: Numbers that stand for keys, sorted.

@@ -63,7 +63,7 @@ class WindowContents(Protocol):
         ...
 
     def merge(self, earlier: Any, later: Any) -> Any:
-        """One content of two, when two sessions turn out to be one."""
+        """Return one content of two, when two sessions turn out to be one."""
         ...
 
     def result(self, content: Any) -> Any:
@@ -275,7 +275,7 @@ class WindowContext:
         self._sides.add(tag, value, self._timestamp)
 
     def move_to(self, window: Window, timestamp: int | None) -> None:
-        """The operator turns to another window, whose results have this event time."""
+        """Turn to another window, whose results have this event time."""
         self._window = window
         self._timestamp = timestamp
 

@@ -521,4 +521,4 @@ _KINDS: dict[type, Callable[..., Placement]] = {
     ProcessingTimeSessionWindows: _Sessions,
     CountWindows: _counts,
 }
-"""Exact types: a subclass may have another mind."""
+"""Exact types: a subclass may assign otherwise."""

@@ -156,7 +156,7 @@ class Trigger(ABC):
         return False
 
     def on_merge(self, window: Window, ctx: Trigger.OnMergeContext) -> None:
-        """Several windows have become ``window``: bring over their state, register timers again.
+        """Bring over the state of several windows that have become ``window``, and register timers again.
 
         ``clear`` is called for each of the windows that are no more, afterwards.
         """
@@ -564,7 +564,7 @@ class NeverTrigger(Trigger):
         return TriggerResult.CONTINUE
 
     def clear(self, window: Window, ctx: TriggerContext) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is nothing to forget."""
 
     def __repr__(self) -> str:
         return "NeverTrigger()"

@@ -56,7 +56,7 @@ class GlobalWindow:
         return MAX_WATERMARK.timestamp_ms
 
     def max_timestamp(self) -> int:
-        """The end of time."""
+        """Return the end of time."""
         return MAX_WATERMARK.timestamp_ms
 
     def __eq__(self, other: object) -> bool:
@@ -96,4 +96,4 @@ def window_of(span: Span) -> Window:
 
 
 TimeWindow.__module__ = GlobalWindow.__module__ = "headrace.engine.windows.assigners"
-"""By which checkpoints name them, as keys and values of state; they can be had from there."""
+"""By which checkpoints name them, as keys and values of state; that module has both."""

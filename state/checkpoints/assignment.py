@@ -69,7 +69,9 @@ def assign_restore(
 
 
 def has_renamed_keys(state: OperatorState) -> bool:
-    """Whether keys of an operator are of classes that have other names now; where the program's classes are known."""
+    """Return whether keys of an operator are of classes that have other names now; where the program's classes are
+    known.
+    """
     files = (file.metadata for snapshot in state.subtasks for file in snapshot.files)
     return any(has_renamed_classes(facts) for file in files for facts in (file, *file.get("states", ())))
 

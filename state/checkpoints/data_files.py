@@ -92,7 +92,9 @@ class DataFiles:
 
     @staticmethod
     def is_shared(file: StateFile) -> bool:
-        """Whether a file is one of those that are copied to the local disk, in pieces, and not read into memory."""
+        """Return whether a file is one of those that are copied to the local disk, in pieces, and not read into
+        memory.
+        """
         return file.path.startswith("shared/")
 
     def restore_part(

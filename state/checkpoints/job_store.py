@@ -114,7 +114,7 @@ class JobStore:
 
     @classmethod
     def open(cls, cluster_uri: str, key_file: str | None = None) -> JobStore:
-        """The jobs of a cluster, below the cluster's directory."""
+        """Return the jobs of a cluster, below the cluster's directory."""
         fs, root = filesystem_for(cluster_uri, is_private=True)
         return cls(fs, root, key_file)
 
@@ -176,7 +176,7 @@ class JobStore:
             require_private(self.fs, self.root, what, [join_confined(self.root, name) for name in inner])
 
     def read_all(self) -> list[StoredJob]:
-        """Every job, in no particular order; called by a new leader, after it has taken its epoch.
+        """Return every job, in no particular order; called by a new leader, after it has taken its epoch.
 
         Raises:
             ConfigurationError: As of `require_trusted`.

@@ -66,7 +66,7 @@ def _canonical(document: dict[str, Any]) -> bytes:
 
 
 def end_of_term(job_epoch: int) -> int:
-    """The first epoch of JobManagers that only a later leader of the cluster can have given."""
+    """Return the first epoch of JobManagers that only a later leader of the cluster can have given."""
     return ((job_epoch >> TERM_BITS) + 1) << TERM_BITS
 
 
@@ -207,8 +207,8 @@ class LeaseStore(Protocol):
         ...
 
     def is_current(self, epoch: int) -> bool:
-        """Whether no other has taken the lease after ``epoch``: whether what was written before this call came in time
-        to be seen by every later leader.
+        """Return whether no other has taken the lease after ``epoch``: whether what was written before this call came
+        in time to be seen by every later leader.
         """
         ...
 
@@ -233,7 +233,7 @@ class FileLease:
 
     @classmethod
     def open(cls, cluster_uri: str, key_file: str | None = None) -> FileLease:
-        """The lease of a cluster, below the cluster's directory; nothing is made before the first write."""
+        """Return the lease of a cluster, below the cluster's directory; nothing is made before the first write."""
         fs, root = filesystem_for(join_uri(cluster_uri, "leader"), is_private=True)
         return cls(fs, root, key_file)
 
@@ -282,7 +282,7 @@ class FileLease:
         return self._newest() == epoch
 
     def close(self) -> None:
-        """Files need no connection."""
+        """Do nothing: files need no connection."""
 
     def _newest(self) -> int:
         names = (path.rpartition("/")[2] for path, _ in self.fs.list_files(join_confined(self.root, "epochs")))

@@ -115,7 +115,7 @@ class CheckpointStorage:
 
     @classmethod
     def open(cls, directory_uri: str, job_id: str, key_file: str | None = None) -> CheckpointStorage:
-        """The folder of a job in the directory of all jobs; nothing is made before the first write.
+        """Return the folder of a job in the directory of all jobs; nothing is made before the first write.
 
         Raises:
             ConfigurationError: If the URI names no file system, or the job id is no name for a folder.
@@ -129,7 +129,7 @@ class CheckpointStorage:
 
     @classmethod
     def at(cls, root_uri: str, key_file: str | None = None) -> CheckpointStorage:
-        """The folder at a URI, as found in ``TaskRestore.root``."""
+        """Return the folder at a URI, as found in ``TaskRestore.root``."""
         fs, root = filesystem_for(root_uri, is_private=True)
         return cls(fs, root, root_uri.rstrip("/") if "://" in root_uri else root, key_file)
 
@@ -189,12 +189,12 @@ class CheckpointStorage:
 
     @classmethod
     def around(cls, manifest_uri: str, key_file: str | None = None) -> CheckpointStorage:
-        """The folder that a manifest is in, or was."""
+        """Return the folder that a manifest is in, or was."""
         place, mark, query = manifest_uri.partition("?") if "://" in manifest_uri else (manifest_uri, "", "")
         return cls.at(f"{place.rstrip('/').rpartition('/manifests/')[0]}{mark}{query}", key_file)
 
     def manifest_uri(self, checkpoint_id: int) -> str:
-        """The place of a checkpoint's manifest, good for ``restore_from``; it need not be there."""
+        """Return the place of a checkpoint's manifest, good for ``restore_from``; it need not be there."""
         return join_uri(self.uri, f"manifests/chk-{checkpoint_id}.json")
 
     def require_trusted(self) -> None:
@@ -239,7 +239,7 @@ class CheckpointStorage:
             return epoch
 
     def highest_epoch(self) -> int:
-        """The highest epoch claimed so far; 0 if none was.
+        """Return the highest epoch claimed so far; 0 if none was.
 
         Others may make higher ones and delete this one meanwhile: what is listed is the folder of one moment.
         """
@@ -356,7 +356,7 @@ class CheckpointStorage:
         return manifest
 
     def list_complete(self) -> list[int]:
-        """The ids of all complete checkpoints, oldest first; the last one is the one to restore.
+        """Return the ids of all complete checkpoints, oldest first; the last one is the one to restore.
 
         One whose manifest cannot be read counts as of the epoch of the one before it, so that `load` reports it to
         the one that needs it.
@@ -374,7 +374,7 @@ class CheckpointStorage:
         return [checkpoint_id for _, checkpoint_id in sorted(ordered)]
 
     def highest_checkpoint_id(self) -> int:
-        """The highest id of any file, manifest or note here, complete or not; 0 if none.
+        """Return the highest id of any file, manifest or note here, complete or not; 0 if none.
 
         New checkpoints start above it. One that was complete and is gone counts, too: public output bears its id.
         """
@@ -492,7 +492,7 @@ class CheckpointStorage:
         self.fs.write_bytes(self._path(_CLAIM), note)
 
     def claimed(self) -> str | None:
-        """The manifest of the snapshot that this job owns and has not deleted yet; None if there is none.
+        """Return the manifest of the snapshot that this job owns and has not deleted yet; None if there is none.
 
         Raises:
             CheckpointCorruptError: If the note of it is damaged.
@@ -512,7 +512,7 @@ class CheckpointStorage:
         return uri
 
     def forget_claim(self) -> None:
-        """What was claimed is gone."""
+        """Forget what was claimed: it is gone."""
         self.fs.delete(self._path(_CLAIM))
 
     @property

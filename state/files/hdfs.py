@@ -77,7 +77,7 @@ class HdfsFileSystem:
                 # it has been renamed: only the first answer got lost
 
     def require_exclusive_create(self, directory: str) -> None:
-        """It is: the name node renames one after another."""
+        """Do nothing: it is exclusive, as the name node renames one after another."""
 
     def rename(self, source: str, target: str) -> None:
         with _errors("rename", source):

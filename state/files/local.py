@@ -58,7 +58,7 @@ class LocalFileSystem:
             _flush_directory(os.path.dirname(path))
 
     def require_exclusive_create(self, directory: str) -> None:
-        """It is."""
+        """Do nothing: it is exclusive."""
 
     def rename(self, source: str, target: str) -> None:
         with storage_errors("rename", source):

@@ -41,7 +41,7 @@ _own_locks: set[str] = set()
 
 
 def default_local_root() -> str:
-    """Where local directories lie if nothing else is set: below the system's directory for temporary files."""
+    """Return where local directories lie if nothing else is set: below the system's directory for temporary files."""
     return os.path.join(tempfile.gettempdir(), f"headrace-state-{os.getuid()}")
 
 
@@ -121,7 +121,7 @@ class LocalFile:
     directory: LocalDirectory
 
     def read(self) -> bytes:
-        """Its content.
+        """Return its content.
 
         Raises:
             StorageError: If it cannot be read, e.g. because its directory was closed.

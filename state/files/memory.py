@@ -72,7 +72,7 @@ class MemoryFileSystem:
         self._meet_fault("create.done", path)
 
     def require_exclusive_create(self, directory: str) -> None:
-        """It is."""
+        """Do nothing: it is exclusive."""
 
     def rename(self, source: str, target: str) -> None:
         self._meet_fault("rename", source)

@@ -66,7 +66,7 @@ def require_private(fs: FileSystem, path: str, what: str, inner: Iterable[str] =
 
 
 def why_others_can_write(path: str) -> str | None:
-    """Why somebody else could have put something into a directory; None if nobody could.
+    """Return why somebody else could have put something into a directory; None if nobody could.
 
     Args:
         path: It need not be there.
@@ -118,7 +118,7 @@ def _directories_on_the_way(path: str) -> Iterator[str]:
 
 
 def why_not_own(path: str) -> str | None:
-    """Why a directory itself is not this user's alone; None if it is, or is not there.
+    """Return why a directory itself is not this user's alone; None if it is, or is not there.
 
     Raises:
         OSError: If it cannot be looked at.

@@ -121,7 +121,8 @@ def _temporary_directory() -> str:
 
 
 def mapped_on_disk(data: bytes | memoryview, directory: str | None = None) -> memoryview:
-    """The same bytes, lying on the local disk: the system reads what is looked at, and forgets it when room is needed.
+    """Return the same bytes, lying on the local disk: the system reads what is looked at, and forgets it when room is
+    needed.
 
     The file has no name, and goes when the view is no longer held.
 

@@ -12,7 +12,9 @@ __all__ = ["can_become", "fitted"]
 
 
 def can_become(there: pa.Schema, wanted: pa.Schema, key_columns: tuple[str, ...]) -> bool:
-    """Whether rows of a schema can be read as those of another one: keys and common columns have the same types."""
+    """Return whether rows of a schema can be read as those of another one: keys and common columns have the
+    same types.
+    """
     common = [name for name in wanted.names if name in there.names]
     return all(name in common for name in key_columns) and all(
         there.field(name).type == wanted.field(name).type for name in common

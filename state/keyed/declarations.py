@@ -43,7 +43,7 @@ _HINT = "give changed state a new name, or the operator a new uid"
 
 
 def form_of(descriptor: StateDescriptor, windowed: bool) -> dict[str, Any]:
-    """The facts of a declared state."""
+    """Return the facts of a declared state."""
     notes = {"ttl_ms": None if descriptor.ttl is None else descriptor.ttl.ttl_ms, "queryable": descriptor.queryable}
     return {
         "descriptor": descriptor.kind,
@@ -66,7 +66,7 @@ def declare_form(form: dict[str, Any], descriptor: StateDescriptor, windowed: bo
 
 
 def restored_form(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a state as a checkpoint has them.
+    """Return the facts of a state as a checkpoint has them.
 
     Raises:
         KeyError: If one is missing.
@@ -75,13 +75,13 @@ def restored_form(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_same_form(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two subtasks' facts of a state, or of all that is said about it, do not contradict each other."""
+    """Return whether two subtasks' facts of a state, or of all that is said about it, do not contradict each other."""
     names = {*one, *other}.difference(_APART)
     return all(one.get(name) == other.get(name) for name in names)
 
 
 def columns_text(schema: pa.Schema) -> str:
-    """A schema in one line, for people."""
+    """Return a schema in one line, for people."""
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
@@ -173,16 +173,18 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         """
 
     def managed_bytes(self) -> int | None:
-        """How many bytes of its slot's managed memory it holds, as far as that is counted; None if nothing is."""
+        """Return how many bytes of its slot's managed memory it holds, as far as that is counted; None if
+        nothing is.
+        """
         return None
 
     # -------------------------------------------------------------------------------------------------------- declare
     def tables(self) -> Mapping[str, TableT | ColumnarT]:
-        """All tables by name."""
+        """Return all tables by name."""
         return self._tables
 
     def table(self, descriptor: StateDescriptor, *, windowed: bool = False) -> TableT:
-        """The table of a state, made or restored on first use.
+        """Return the table of a state, made or restored on first use.
 
         Raises:
             ProgramError: If the name was declared before, as another kind of state.
@@ -215,7 +217,7 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
     def columnar_table(
         self, name: str, schema: pa.Schema, key_columns: tuple[str, ...], *, evolves: bool = False
     ) -> ColumnarT:
-        """The columnar table of a state, made or restored on first use; key groups come from ``key_columns``.
+        """Return the columnar table of a state, made or restored on first use; key groups come from ``key_columns``.
 
         One that ``evolves`` may have been restored with other columns beside them.
 
@@ -260,12 +262,12 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         raise CheckpointMismatchError(message, operator=self.operator, hint=_HINT)
 
     def queryable_states(self) -> dict[str, StateDescriptor]:
-        """The states that clients may ask for, as declared, by the name they are asked for under."""
+        """Return the states that clients may ask for, as declared, by the name they are asked for under."""
         return {declared.queryable: declared for declared in self._declared.values() if declared.queryable is not None}
 
     # -------------------------------------------------------------------------------------------------------- handles
     def handle(self, descriptor: StateDescriptor, *, windowed: bool = False) -> Any:
-        """A handle bound to the current key; its methods raise StateAccessError outside of one.
+        """Return a handle bound to the current key; its methods raise StateAccessError outside of one.
 
         Raises:
             ProgramError: If it is no descriptor of state that functions use.

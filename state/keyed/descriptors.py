@@ -226,7 +226,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
         return self.reducer()
 
     def reducer(self) -> Callable[[Any, Any], Any]:
-        """The function as a plain callable.
+        """Return the function as a plain callable.
 
         Raises:
             ProgramError: If there is none.
@@ -318,7 +318,7 @@ class ValueState(Protocol[T]):
     """
 
     def value(self) -> T:
-        """The current key's value, or the default."""
+        """Return the current key's value, or the default."""
         ...
 
     def update(self, value: T) -> None:
@@ -334,7 +334,7 @@ class ListState(Protocol[T]):
     """A list for the current key. Contract as `ValueState`."""
 
     def get(self) -> list[T]:
-        """The elements, oldest first; a copy."""
+        """Return the elements, oldest first; a copy."""
         ...
 
     def add(self, value: T) -> None:
@@ -361,7 +361,7 @@ class MapState(Protocol[UK, UV]):
     """
 
     def get(self, key: UK) -> UV | None:
-        """The value at ``key``, or None."""
+        """Return the value at ``key``, or None."""
         ...
 
     def put(self, key: UK, value: UV) -> None:
@@ -377,7 +377,7 @@ class MapState(Protocol[UK, UV]):
         ...
 
     def contains(self, key: UK) -> bool:
-        """Whether there is an entry at ``key``."""
+        """Return whether there is an entry at ``key``."""
         ...
 
     def keys(self) -> Iterator[UK]:
@@ -393,7 +393,7 @@ class MapState(Protocol[UK, UV]):
         ...
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Return whether there is no entry."""
         ...
 
     def clear(self) -> None:
@@ -416,7 +416,7 @@ class ReducingState(Generic[T]):
         self._reduce = reduce
 
     def get(self) -> T | None:
-        """The folded value, or None before the first ``add``."""
+        """Return the folded value, or None before the first ``add``."""
         value = self._cell.value()
         return None if value is ABSENT else value
 
@@ -447,7 +447,7 @@ class AggregatingState(Generic[IN, OUT]):
         self._function = function
 
     def get(self) -> OUT | None:
-        """The aggregate's result, or None before the first ``add``."""
+        """Return the aggregate's result, or None before the first ``add``."""
         accumulator = self._cell.value()
         return None if accumulator is ABSENT else self._function.get_result(accumulator)
 

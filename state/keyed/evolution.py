@@ -206,7 +206,7 @@ def _needs_class(schema: Schema) -> bool:
 
 # ------------------------------------------------------------------------------------------------------- whole states
 def stored_form(descriptor: StateDescriptor) -> dict[str, Any]:
-    """How values of a state are stored: what a backend keeps among a state's facts and gives to `migration`."""
+    """Return how values of a state are stored: what a backend keeps among a state's facts and gives to `migration`."""
     return {
         "value_schema": type_of_hint(descriptor.value_type).schema,
         "map_key_schema": type_of_hint(descriptor.place_type).schema,

@@ -48,7 +48,7 @@ class _Table(Protocol):
 
 
 def is_shared(value: Any) -> bool:
-    """Whether a value of a cell without one need not be copied for each use: it cannot change."""
+    """Return whether a value of a cell without one need not be copied for each use: it cannot change."""
     return value is ABSENT or isinstance(value, _PLAIN)
 
 

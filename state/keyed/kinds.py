@@ -61,7 +61,9 @@ class ValueCell(Protocol):
     """
 
     def value(self) -> Any:
-        """The current key's value, or what the descriptor says of a key without one (`StateDescriptor.absent`)."""
+        """Return the current key's value, or what the descriptor says of a key without one
+        (`StateDescriptor.absent`).
+        """
         ...
 
     def update(self, value: Any) -> None:
@@ -193,11 +195,11 @@ class StateDescriptor:
         object.__setattr__(self, "queryable", queryable_state_name)
 
     def is_queryable(self) -> bool:
-        """Whether clients may ask for the state's values."""
+        """Return whether clients may ask for the state's values."""
         return self.queryable is not None
 
     def get_queryable_state_name(self) -> str | None:
-        """What clients ask for."""
+        """Return what clients ask for."""
         return self.queryable
 
     def _fill(self, **attributes: Any) -> None:
@@ -228,7 +230,9 @@ def state_kind(descriptor: _Kind) -> _Kind:
 
 
 def is_state_kind(descriptor: Any) -> bool:
-    """Whether something is a descriptor of state that functions use: not of a table, nor of a kind of no name."""
+    """Return whether something is a descriptor of state that functions use: not of a table, nor of a kind of no
+    name.
+    """
     return isinstance(descriptor, StateDescriptor) and descriptor.kind in _KINDS
 
 

@@ -40,11 +40,11 @@ class StoredNames:
         return _NamedState(backend, self)
 
     def of_state(self, name: str) -> str:
-        """Where a state is kept."""
+        """Return where a state is kept."""
         return self.states.get(name, name)
 
     def of_column(self, state: str, name: str) -> str:
-        """Where a column of a state is kept."""
+        """Return where a column of a state is kept."""
         known = {**self.columns.get("", {}), **self.columns.get(state, {})}
         if name in known:
             return known[name]

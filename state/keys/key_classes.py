@@ -49,7 +49,7 @@ Notes = list[dict[str, Any]]
 
 
 def notes_of(classes: Iterable[type]) -> Notes:
-    """The notes of some classes, in the order of their names."""
+    """Return the notes of some classes, in the order of their names."""
     notes = []
     for one in classes:
         note = {"module": one.__module__, "name": one.__qualname__, "shape": shape_of(one)}
@@ -92,13 +92,13 @@ def check_noted_classes(facts: Mapping[str, Any]) -> None:
 
 
 def has_shared_names(facts: Mapping[str, Any]) -> bool:
-    """Whether a state's keys are of classes whose names the program, as far as it is known, has several of."""
+    """Return whether a state's keys are of classes whose names the program, as far as it is known, has several of."""
     classes, notes = classes_in_use(), facts.get(KEY_CLASSES) or ()
     return classes is not None and any(len(classes.all_of(note["module"], note["name"])) > 1 for note in notes)
 
 
 def has_renamed_classes(facts: Mapping[str, Any]) -> bool:
-    """Whether a state's keys were hashed by other names of their classes than these have in the program.
+    """Return whether a state's keys were hashed by other names of their classes than these have in the program.
 
     A class may have moved; and earlier versions called a nested one by the last part of its name alone, wherever it was
     made from a program's pickle. Such keys belong to other key groups now.

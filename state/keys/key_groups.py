@@ -47,7 +47,9 @@ def subtask_of(key_groups: npt.NDArray[np.int32], max_parallelism: int, parallel
 
 
 def key_group_range(max_parallelism: int, parallelism: int, subtask: int) -> KeyGroupRange:
-    """The key groups that one of ``parallelism`` subtasks owns; the ranges of all of them partition all key groups."""
+    """Return the key groups that one of ``parallelism`` subtasks owns; the ranges of all of them partition all key
+    groups.
+    """
     start = (subtask * max_parallelism + parallelism - 1) // parallelism
     end = ((subtask + 1) * max_parallelism - 1) // parallelism
     return KeyGroupRange(start, end)

@@ -43,15 +43,15 @@ class InputColumns:
         self.num_rows: int = table.num_rows
 
     def has(self, name: str) -> bool:
-        """Whether there is a column of that name."""
+        """Return whether there is a column of that name."""
         return name in self._table.column_names
 
     def error(self, message: str, **context: Any) -> TypeMismatchError:
-        """An error that names operator, state and whatever else is known; to be raised."""
+        """Return an error that names operator, state and whatever else is known; to be raised."""
         return TypeMismatchError(message, **self._context, **context)
 
     def values(self, name: str) -> tuple[list[Any], Schema]:
-        """A column's values and its schema."""
+        """Return a column's values and its schema."""
         if self._table.column_names.count(name) != 1:
             known = ", ".join(self._table.column_names)
             found = "is missing" if not self.has(name) else "is there more than once"
@@ -66,7 +66,7 @@ class InputColumns:
             raise
 
     def gathered(self, what: str, given: Any, declared: Schema) -> tuple[list[Any], Schema, list[str]]:
-        """The values that one or several columns make up, their schema, and the columns.
+        """Return the values that one or several columns make up, their schema, and the columns.
 
         Args:
             what: ``key`` or ``value``: the column's name if none is given, and the prefix of the columns of its fields.
@@ -93,7 +93,7 @@ class InputColumns:
         return [name for name in self._table.column_names if name.startswith(f"{what}.")]
 
     def epoch_ms(self, name: str) -> list[int | None]:
-        """A column of times or of integers as epoch milliseconds."""
+        """Return a column of times or of integers as epoch milliseconds."""
         if not self.has(name):
             self.values(name)
         column = self._table.column(name)
@@ -125,7 +125,8 @@ class InputColumns:
                 raise self.error(message, column=column, row=row)
 
     def checked_keys(self, keys: list[Any], columns: list[str]) -> list[Any]:
-        """The values as keys: none is null, each can be hashed, and hashed as the program hashes it, all NaN are one.
+        """Return the values as keys: none is null, each can be hashed, and hashed as the program hashes it, all NaN are
+        one.
 
         Raises:
             TypeMismatchError: If not.
@@ -146,7 +147,7 @@ class InputColumns:
         return with_one_nan(keys)
 
     def map_keys(self, name: str, declared: Schema) -> list[Any]:
-        """A column of map keys.
+        """Return a column of map keys.
 
         Raises:
             TypeMismatchError: If they are of another type than declared, or cannot be hashed.
@@ -160,7 +161,7 @@ class InputColumns:
         return with_one_nan(keys)
 
     def windows(self) -> list[Namespace]:
-        """The window of each row, of ``window_start`` and ``window_end``; None where both are null."""
+        """Return the window of each row, of ``window_start`` and ``window_end``; None where both are null."""
         starts, ends = self.epoch_ms("window_start"), self.epoch_ms("window_end")
         namespaces: list[Namespace] = []
         for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -171,7 +172,7 @@ class InputColumns:
         return namespaces
 
     def places(self, layout: Layout, map_key_column: str, map_key_schema: Schema) -> list[Any]:
-        """Where each row belongs in what its key holds: its map key, or its turn by the column ``index``.
+        """Return where each row belongs in what its key holds: its map key, or its turn by the column ``index``.
 
         Args:
             layout: Of what a key holds.
@@ -207,7 +208,7 @@ _FLOATS = {"float16": 16, "float32": 32, "float64": 64}
 
 
 def fits(declared: Schema, given: Schema) -> bool:
-    """Whether values of one schema are values of another; nulls apart."""
+    """Return whether values of one schema are values of another; nulls apart."""
     if isinstance(given, dict) and "optional" in given:
         given = given["optional"]
     if isinstance(declared, dict) and "optional" in declared:

@@ -91,7 +91,7 @@ class Row(NamedTuple):
 
 
 def encoded_key(key: Any) -> bytes:
-    """The bytes by which keys are compared and put in order; those of opaque ones follow all others."""
+    """Return the bytes by which keys are compared and put in order; those of opaque ones follow all others."""
     return b"\xff" + key.data if isinstance(key, Opaque) else encode_key(key)
 
 
@@ -99,7 +99,7 @@ Number = int | float | Fraction
 
 
 def number_of(encoded: bytes) -> Number | None:
-    """The number that an encoded key is; None if it is none.
+    """Return the number that an encoded key is; None if it is none.
 
     Raises:
         CheckpointCorruptError: If it begins as one and is none.
@@ -164,7 +164,7 @@ class Selection:
         return self.keys is not None or self.low is not None or self.high is not None
 
     def has_key(self, encoded: bytes) -> bool:
-        """Whether a key is among those meant."""
+        """Return whether a key is among those meant."""
         if self.keys is not None and encoded not in self.keys:
             return False
         if self.numbers is not None:
@@ -183,11 +183,11 @@ class Selection:
         return not ((self.low is not None and encoded < self.low) or (self.high is not None and encoded >= self.high))
 
     def has_group(self, key_group: int) -> bool:
-        """Whether some key of a key group may be meant."""
+        """Return whether some key of a key group may be meant."""
         return self.key_groups.contains(key_group) and (self.keys is None or key_group in self.keys.values())
 
     def has_groups(self, groups: tuple[int, int] | None) -> bool:
-        """Whether some key of a range of key groups may be meant."""
+        """Return whether some key of a range of key groups may be meant."""
         if groups is None:
             return True
         if not self.key_groups.overlaps(*groups):
@@ -195,7 +195,7 @@ class Selection:
         return self.keys is None or any(groups[0] <= group <= groups[1] for group in self.keys.values())
 
     def has_subtask(self, subtask: int) -> bool:
-        """Whether a subtask is meant."""
+        """Return whether a subtask is meant."""
         return self.subtasks is None or subtask in self.subtasks
 
 
@@ -245,7 +245,7 @@ class SnapshotReader:
         return self._directory
 
     def copied(self, file: StateFile) -> LocalFile:
-        """A verified local copy of a file.
+        """Return a verified local copy of a file.
 
         Raises:
             CheckpointCorruptError: If it is not what the manifest says.
@@ -399,7 +399,7 @@ class SnapshotReader:
 
     # --------------------------------------------------------------------------------------------------------- columnar
     def columnar_schema(self, state: StoredState) -> pa.Schema:
-        """The columns of columnar state."""
+        """Return the columns of columnar state."""
         encoded = state.form.get("schema")
         if encoded is not None:
             return columns_of(encoded)

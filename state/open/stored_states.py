@@ -86,7 +86,7 @@ class StoredState:
 
 
 def states_of(operator: OperatorState) -> dict[str, StoredState]:
-    """The states of one operator of a checkpoint, by name: from the manifest alone, no file is opened.
+    """Return the states of one operator of a checkpoint, by name: from the manifest alone, no file is opened.
 
     Records in flight, of an unaligned checkpoint, are no state of an operator and are left out. State without a key
     that shares its name with a keyed one is listed as ``<name> (operator)``.

@@ -85,7 +85,7 @@ def values_of(array: pa.Array, schema: Schema, name: str = "value") -> list[Any]
 
 
 def fields_of(schema: Schema) -> list[tuple[str, Schema]]:
-    """The fields of a tuple or record; nothing of any other schema."""
+    """Return the fields of a tuple or record; nothing of any other schema."""
     if isinstance(schema, dict):
         if "tuple" in schema:
             return [(f"f{i}", part) for i, part in enumerate(schema["tuple"])]
@@ -95,12 +95,12 @@ def fields_of(schema: Schema) -> list[tuple[str, Schema]]:
 
 
 def is_certain(schema: Schema) -> bool:
-    """Whether a schema says the type of every part, so that no value has to be looked at."""
+    """Return whether a schema says the type of every part, so that no value has to be looked at."""
     return _column_type(schema).is_certain
 
 
 def field_of(name: str, schema: Schema) -> pa.Field:
-    """The field of a column of values of a schema."""
+    """Return the field of a column of values of a schema."""
     metadata = {TYPE_KEY: json.dumps(schema).encode()}
     if isinstance(schema, dict) and "opaque" in schema:
         metadata[_ENCODING_KEY] = b"pickle"
@@ -108,7 +108,7 @@ def field_of(name: str, schema: Schema) -> pa.Field:
 
 
 def schema_of_field(field: pa.Field) -> Schema:
-    """The schema of a column: what its metadata say, if they fit its type; else by its type."""
+    """Return the schema of a column: what its metadata say, if they fit its type; else by its type."""
     text = (field.metadata or {}).get(TYPE_KEY)
     if text is not None:
         try:
@@ -207,7 +207,7 @@ class Observed:
                 self._kind = "opaque"
 
     def schema(self) -> Schema:
-        """The narrowest schema that holds all that has been seen."""
+        """Return the narrowest schema that holds all that has been seen."""
         inner = self._inner()
         if not self._kind:
             return "null"
@@ -283,7 +283,7 @@ def _atom_of(value: Any) -> str:
 
 
 def schema_of_values(values: Iterable[Any]) -> Schema:
-    """The narrowest schema that holds all of some values."""
+    """Return the narrowest schema that holds all of some values."""
     observed = Observed()
     for value in values:
         observed.add(value)
@@ -291,7 +291,7 @@ def schema_of_values(values: Iterable[Any]) -> Schema:
 
 
 def refined(declared: Schema, observed: Schema) -> Schema:
-    """A declared schema with what has been observed in the places of which it says nothing."""
+    """Return a declared schema with what has been observed in the places of which it says nothing."""
     if declared is None or (isinstance(declared, dict) and "opaque" in declared):
         return observed
     if isinstance(declared, str):

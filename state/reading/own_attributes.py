@@ -25,7 +25,7 @@ _SETTERS = frozenset(("__setattr__", "setattr"))
 
 
 def attributes_of(definition: type) -> list[str] | None:
-    """The names, sorted; None if it is not the attributes that decide which keys are equal.
+    """Return the names, sorted; None if it is not the attributes that decide which keys are equal.
 
     So it is where a class says itself how it is pickled, and where it is derived from one of Python's, as a text.
     """

@@ -62,7 +62,7 @@ def _one(arguments: tuple[Any, ...], *kinds: type) -> Any:
 
 
 def numpy_type(text: str, state: Any) -> str:
-    """The text of a type with its byte order; its state must be what numpy writes for one without fields."""
+    """Return the text of a type with its byte order; its state must be what numpy writes for one without fields."""
     if type(state) is not tuple or len(state) not in (8, 9) or state[0] not in (3, 4):
         message = "a type of numpy with another state than plain ones have"
         raise NotPlainError(message)

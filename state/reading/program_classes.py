@@ -56,7 +56,9 @@ _PLAIN_MEMBERS = (int, str, bytes, float, tuple, type(None))
 
 
 def class_id(definition: type) -> str | None:
-    """What cloudpickle knows a class by that goes by value, the same in all processes of a run; None for others."""
+    """Return what cloudpickle knows a class by that goes by value, the same in all processes of a run; None for
+    others.
+    """
     known: str | None = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(definition)
     return known
 
@@ -73,14 +75,16 @@ class ProgramClasses:
         self._by_name: dict[tuple[str, str], list[type]] | None = None
 
     def find(self, module: str, name: str) -> type | None:
-        """The class of that full name, else the one whose name has the same last part; None if there are several."""
+        """Return the class of that full name, else the one whose name has the same last part; None if there are
+        several.
+        """
         found = self.all_of(module, name)
         if len(found) > 1 and "." in name:
             found = [one for one in found if one.__qualname__ == name]
         return found[0] if len(found) == 1 else None
 
     def all_of(self, module: str, name: str) -> Sequence[type]:
-        """All classes whose name has the same last part."""
+        """Return all classes whose name has the same last part."""
         if self._by_name is None:
             self._by_name = {}
             for each in _without_forerunners(dict.fromkeys(self._load())):
@@ -111,12 +115,12 @@ def _fields_of(definition: type) -> Any:
 
 
 def classes_in_use() -> ProgramClasses | None:
-    """Those of the job whose state is being read; None if nobody has said."""
+    """Return those of the job whose state is being read; None if nobody has said."""
     return _IN_USE.get()
 
 
 def class_by_name(module: str, name: str) -> type | None:
-    """The program's class of that name: its own one, else that of a module; None if there is neither."""
+    """Return the program's class of that name: its own one, else that of a module; None if there is neither."""
     classes = _IN_USE.get()
     found: Any = None if classes is None else classes.find(module, name)
     if found is None:
@@ -130,7 +134,7 @@ def class_by_name(module: str, name: str) -> type | None:
 
 
 def shape_of(definition: type) -> Shape:
-    """What must be the same for objects of two classes to be compared; fields may be inherited."""
+    """Return what must be the same for objects of two classes to be compared; fields may be inherited."""
     if issubclass(definition, enum.Enum):
         return shape_of_members({member.name: member.value for member in definition}, (definition,))
     shapes = (shape_of_attributes(vars(base)) for base in definition.__mro__)
@@ -142,14 +146,14 @@ def shape_of(definition: type) -> Shape:
 
 
 def shape_of_members(members: Mapping[str, Any], bases: Iterable[type]) -> Shape:
-    """The shape of an enum, by its members and what it is derived from."""
+    """Return the shape of an enum, by its members and what it is derived from."""
     values = {n: repr(v) if isinstance(v, _PLAIN_MEMBERS) else "" for n, v in members.items()}
     types = [getattr(base, "_member_type_", object).__name__ for base in bases if issubclass(base, enum.Enum)]
     return ["members", values, types[-1]]
 
 
 def shape_of_attributes(attributes: Mapping[str, Any]) -> Shape:
-    """The shape of a class that is no enum, by what stands in it; None where that does not declare any."""
+    """Return the shape of a class that is no enum, by what stands in it; None where that does not declare any."""
     fields = attributes.get("__dataclass_fields__")
     if isinstance(fields, dict):
         return ["fields", list(fields)]
@@ -158,7 +162,7 @@ def shape_of_attributes(attributes: Mapping[str, Any]) -> Shape:
 
 
 def is_same_shape(stored: Shape, own: Shape) -> bool:
-    """Whether objects of the class that was stored are such of the program's own."""
+    """Return whether objects of the class that was stored are such of the program's own."""
     if not stored and own and own[0] == "attributes":
         return True  # earlier versions did not note them
     if not stored or not own or stored[0] != own[0] or stored[0] != "members":
@@ -167,7 +171,7 @@ def is_same_shape(stored: Shape, own: Shape) -> bool:
 
 
 def shape_text(shape: Shape) -> str:
-    """A shape for people."""
+    """Return a shape for people."""
     if not shape:
         return "nothing that is known of it"
     if shape[0] == "members":
@@ -178,7 +182,7 @@ def shape_text(shape: Shape) -> str:
 
 
 def own_classes_in(values: Iterable[Any]) -> set[type]:
-    """The classes, but those of Python and of the libraries that state is made of, that values consist of.
+    """Return the classes, but those of Python and of the libraries that state is made of, that values consist of.
 
     Looked into are containers, dataclasses and what other objects have as attributes.
     """

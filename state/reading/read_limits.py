@@ -41,7 +41,7 @@ _DEFAULT_EXPANDED_BYTES = 4 << 30
 
 
 def number_in(text: str) -> int | None:
-    """The number that a name, or a part of one, consists of; None if it is anything else.
+    """Return the number that a name, or a part of one, consists of; None if it is anything else.
 
     Only 1 to 18 digits of ASCII are one: ``str.isdigit`` also takes ``"²"``, which `int` refuses, and 5,000 digits.
     """
@@ -58,7 +58,7 @@ def _parsed(text: str) -> int:
 
 
 def max_expanded_bytes() -> int:
-    """How many bytes compressed or shared data may grow to in one read.
+    """Return how many bytes compressed or shared data may grow to in one read.
 
     Raises:
         ConfigurationError: If the environment variable holds something else.

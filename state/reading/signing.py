@@ -40,7 +40,7 @@ _MAX_BYTES = 1 << 20
 
 
 def key_file_of(path: str | os.PathLike[str] | None) -> str | None:
-    """The key file that is named, else that of the environment; None if there is none."""
+    """Return the key file that is named, else that of the environment; None if there is none."""
     named = None if path is None else os.fspath(path)
     return named or os.environ.get(KEY_FILE_VARIABLE) or None
 
@@ -97,7 +97,7 @@ class SigningKeys:
         return cls(keys, path)
 
     def sign(self, purpose: str, content: bytes, place: tuple[str | int, ...] = ()) -> dict[str, str]:
-        """The signature of some content, made for one purpose: a JSON object.
+        """Return the signature of some content, made for one purpose: a JSON object.
 
         Args:
             purpose: What it is made for.

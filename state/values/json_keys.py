@@ -73,7 +73,7 @@ def key_of_text(text: str, schema: Schema) -> Any:
 
 
 def example_of_key(schema: Schema) -> str | None:
-    """A key of a type, as it may be typed; None if keys of that type cannot be."""
+    """Return a key of a type, as it may be typed; None if keys of that type cannot be."""
     try:
         return json.dumps(_example(schema))
     except _NoKey:

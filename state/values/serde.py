@@ -291,7 +291,8 @@ _shown = functools.partial(shown, length=120)
 
 
 def are_as_they_come_back(rows: Sequence[Any], schema: pa.Schema) -> bool:
-    """Whether records would come back from columns of a type as the very same values, and nobody can change them.
+    """Return whether records would come back from columns of a type as the very same values, and nobody can change
+    them.
 
     Then they need not make the way to find that out. Dicts and lists always do: what comes back is the reader's own.
 

@@ -177,7 +177,7 @@ def _always(value: Any) -> Callable[[], Any]:
 
 
 def hints_of(thing: Any) -> dict[str, Any]:
-    """The hints of a class or function; none if one names something out of reach: types are optional."""
+    """Return the hints of a class or function; none if one names something out of reach: types are optional."""
     try:
         return typing.get_type_hints(thing)
     except (NameError, TypeError, AttributeError):
@@ -186,7 +186,7 @@ def hints_of(thing: Any) -> dict[str, Any]:
 
 # -------------------------------------------------------------------------------------------------------------- values
 def atom_of_values(values: Sequence[Any]) -> AtomType | None:
-    """The atom whose columns give all of some values back as they are; None if there is none."""
+    """Return the atom whose columns give all of some values back as they are; None if there is none."""
     kinds = kinds_of(values)
     name = _NAMES.get(kinds.pop()) if len(kinds) == 1 else None
     if name is None or name == "decimal":
@@ -198,7 +198,8 @@ def atom_of_values(values: Sequence[Any]) -> AtomType | None:
 # --------------------------------------------------------------------------------------------------------------- Arrow
 @functools.lru_cache(maxsize=4096)
 def type_of_arrow(kind: pa.DataType, shape: str | None = None) -> ValueType:
-    """The type of what a column of an Arrow type holds, read as Python values; its ``arrow_type`` is the very same.
+    """Return the type of what a column of an Arrow type holds, read as Python values; its ``arrow_type`` is the very
+    same.
 
     Args:
         kind: The Arrow type.
@@ -259,7 +260,7 @@ def type_of_schema(
     dump: Callable[[Any], bytes] = pickle_value,
     load: Callable[[bytes], Any] = unpickle_value,
 ) -> ValueType:
-    """The type that a stored description is of; its records are dicts.
+    """Return the type that a stored description is of; its records are dicts.
 
     Args:
         schema: The description; None where nothing was declared.
@@ -310,7 +311,7 @@ def _stored_atom(name: str) -> AtomType | None:
 
 
 def schema_text(schema: Schema) -> str:
-    """A stored description for people."""
+    """Return a stored description for people."""
     if schema is None:
         return "nothing"
     if isinstance(schema, str):

@@ -131,7 +131,9 @@ class ValueType(ABC):
 
     @abstractmethod
     def holds(self, values: Sequence[Any]) -> bool:
-        """Whether values would come back from a column equal and of the very same types; nothing is converted."""
+        """Return whether values would come back from a column equal and of the very same types; nothing is
+        converted.
+        """
 
     @abstractmethod
     def _array(self, values: Sequence[Any]) -> pa.Array:
@@ -258,7 +260,7 @@ def declared_shape(schema: pa.Schema) -> str:
 
 
 def held_as(kind: type, values: Sequence[Any]) -> Sequence[Any] | None:
-    """The values but None, if all of them are of exactly one type; else None."""
+    """Return the values but None, if all of them are of exactly one type; else None."""
     kinds = set(map(type, values))
     if kinds == {kind}:
         return values
@@ -267,7 +269,7 @@ def held_as(kind: type, values: Sequence[Any]) -> Sequence[Any] | None:
 
 
 def kinds_of(values: Iterable[Any]) -> set[type]:
-    """The Python types of values, None apart."""
+    """Return the Python types of values, None apart."""
     kinds = set(map(type, values))
     kinds.discard(type(None))
     return kinds

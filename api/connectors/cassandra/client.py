@@ -86,7 +86,7 @@ class CassandraClient:
         return found
 
     def check_driver(self) -> None:
-        """Raises: ConfigurationError: If the driver is not installed."""
+        """Raise ConfigurationError if the driver is not installed."""
         with needs("Cassandra needs a driver, cassandra-driver", "cassandra"):
             import cassandra.cluster  # noqa: F401
 

@@ -79,7 +79,7 @@ class CassandraSource(Source[dict[str, Any]]):
         return self._scan.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Cuts the table."""
+        """Return what cuts the table."""
         return _Ranges(self._client, self._scan, self._splits)
 
     def create_reader(self) -> SourceReader:

@@ -80,7 +80,9 @@ def head_of(split: Split, fs: FileSystem) -> str | None:
 
 
 def manner_of(settings: FileSettings) -> dict[str, Any]:
-    """What of a source's settings a position in a text file relies on: how records are told apart, and which count."""
+    """Return what of a source's settings a position in a text file relies on: how records are told apart, and which
+    count.
+    """
     manner: dict[str, Any] = {"splittable": settings.is_splittable}
     if settings.format == "csv":
         manner |= {"delimiter": settings.delimiter, "header": settings.has_header}

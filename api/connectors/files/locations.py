@@ -68,7 +68,7 @@ def find_files(location: str, *, recursive: bool) -> tuple[FileSystem, list[tupl
 
 
 def filesystem_of(path: str, location: str, *, recursive: bool) -> FileSystem | None:
-    """The file system of a file that a location means, if it means it; the file need not be there.
+    """Return the file system of a file that a location means, if it means it; the file need not be there.
 
     Args:
         path: Absolute in its file system. Nobody need have found it: a checkpoint names it.

@@ -135,7 +135,7 @@ class OutputDirectory:
             raise CheckpointMismatchError(message, final=committable.final, origin=self._history.origin)
 
     def is_public(self, committable: Committable) -> bool:
-        """Whether a staged part has its public name already.
+        """Return whether a staged part has its public name already.
 
         A file that is public is never replaced: no two parts have one name, so what has it is this part, or was put
         there by somebody else. Only where a rename is a copy can it also be the beginning of one.
@@ -288,7 +288,7 @@ class OutputDirectory:
         self._number = number
 
     def require_alone(self) -> None:
-        """Before something is made public: make sure that the directory is this origin's, if it wants to be alone.
+        """Make sure, before something is made public, that the directory is this origin's, if it wants to be alone.
 
         Raises:
             SinkFencedError: If another origin has it.

@@ -152,7 +152,7 @@ class Seals:
             self.make_next(seal)
 
     def end(self, *, is_alone: bool) -> None:
-        """This origin has ended in order.
+        """Note that this origin has ended in order.
 
         Args:
             is_alone: Whether no other one has begun here.

@@ -340,7 +340,7 @@ class FileSource(Source[OUT]):
         )  # fmt: skip
 
     def produced_columns(self) -> pa.Schema | None:
-        """The columns of the records as far as they are declared, or the first file says them.
+        """Return the columns of the records as far as they are declared, or the first file says them.
 
         None if nothing is known, or the file cannot be read from here: then the run says what is wrong.
         """

@@ -74,7 +74,7 @@ class Reading:
 
 
 def columns_in_files(settings: FileSettings) -> pa.Schema | None:
-    """The columns that files on this machine give, by the first of them; None if it cannot be read from here.
+    """Return the columns that files on this machine give, by the first of them; None if it cannot be read from here.
 
     Files elsewhere are not asked: a program is built without waiting for a network.
     """

@@ -58,7 +58,7 @@ class FileWriter(SinkWriter):
         self._waiting.restore(self._waiting_state.get())
 
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """What still waits, behind `prepare`, is in the checkpoint."""
+        """Keep in the checkpoint what still waits behind `prepare`."""
         self._waiting_state.update(self._waiting.to_state())
 
     def open(self, context: WriterContext) -> None:
@@ -95,7 +95,7 @@ class FileWriter(SinkWriter):
             self._write_to(folder, batch)
 
     def end_input(self) -> None:
-        """No more records come: none has to wait."""
+        """Let nothing wait any more, as no more records come."""
         self._has_ended = True
 
     def _write_to(self, folder: str, batch: Batch) -> None:

@@ -52,7 +52,7 @@ class HbaseClient:
             raise ConfigurationError(message)
 
     def check_client(self) -> None:
-        """Raises: ConfigurationError: If the client is not installed."""
+        """Raise ConfigurationError if the client is not installed."""
         with needs("HBase needs a client, happybase", "hbase"):
             import happybase  # noqa: F401
 

@@ -80,7 +80,7 @@ class HbaseSource(Source[dict[str, Any]]):
         return self._scan.fields.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Finds the regions."""
+        """Return what finds the regions."""
         return _Regions(self._client, self._scan)
 
     def create_reader(self) -> SourceReader:

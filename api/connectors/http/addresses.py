@@ -59,12 +59,12 @@ class AddressSource(Source[OUT]):
         return f"{type(self).__name__}({', '.join(self._urls)})"
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Says which addresses there are."""
+        """Return what says which addresses there are."""
         return _Addresses(self._urls)
 
 
 def duration_s(name: str, duration: Any, least_s: float = 0.001) -> float:
-    """A duration in seconds.
+    """Return a duration in seconds.
 
     Raises:
         ConfigurationError: If it is none, or too short.

@@ -140,7 +140,7 @@ def origin_of(url: str) -> tuple[str, str, int]:
 
 
 def with_parameter(url: str, name: str, value: str) -> str:
-    """A URL with a parameter of its query set."""
+    """Return a URL with a parameter of its query set."""
     parts = urlsplit(url)
     others = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != name]
     return urlunsplit(parts._replace(query=urlencode([*others, (name, value)])))
@@ -164,11 +164,11 @@ class Answer:
         self._close = close
 
     def header(self, name: str) -> str | None:
-        """The value of a header."""
+        """Return the value of a header."""
         return _header_of(self._response, name)
 
     def text(self) -> str:
-        """All of it.
+        """Return all of it.
 
         Raises:
             HttpAwayError: If the connection breaks.
@@ -201,7 +201,7 @@ class Answer:
             raise away(self.url, error) from error
 
     def piece(self) -> bytes:
-        """The next bytes there are; none at the end.
+        """Return the next bytes there are; none at the end.
 
         Raises:
             HttpAwayError: If the connection breaks, or nothing comes for as long as `Endpoint.timeout_s`.
@@ -395,7 +395,7 @@ def _header_of(response: http.client.HTTPResponse, name: str) -> str | None:
 
 
 def away(url: str, why: Any) -> HttpAwayError:
-    """The error that a server cannot be reached."""
+    """Return the error that a server cannot be reached."""
     message = f"the server cannot be reached: {masked(str(why) or repr(why))}"
     return HttpAwayError(message, url=url)
 
@@ -403,7 +403,7 @@ def away(url: str, why: Any) -> HttpAwayError:
 def error_of_status(
     url: str, status: int, reason: str, told: bytes, retry_after: str | None
 ) -> HttpAwayError | HttpRefusedError:
-    """What a status means that is not 200 to 299: whether the same may work later.
+    """Return what a status means that is not 200 to 299: whether the same may work later.
 
     Args:
         url: What was asked for.

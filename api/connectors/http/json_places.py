@@ -41,7 +41,7 @@ class Pointer:
         return self._text
 
     def value(self, text: str) -> Any:
-        """What is there; None if nothing is.
+        """Return what is there; None if nothing is.
 
         Raises:
             ValueError: If the text is not JSON.
@@ -50,7 +50,8 @@ class Pointer:
         return None if start is None else _DECODER.raw_decode(text, start)[0]
 
     def cursor(self, text: str) -> str | None:
-        """The text that is there, or the digits of the number, as they stand there; None for anything else, and ``""``.
+        """Return the text that is there, or the digits of the number, as they stand there; None for anything else, and
+        ``""``.
 
         Raises:
             ValueError: If the text is not JSON, or what is there cannot be kept.
@@ -68,7 +69,7 @@ class Pointer:
         return found or None
 
     def elements(self, text: str) -> list[str] | None:
-        """The texts of the elements of the array that is there; None if there is no array.
+        """Return the texts of the elements of the array that is there; None if there is no array.
 
         Raises:
             ValueError: If the text is not JSON.

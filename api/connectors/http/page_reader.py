@@ -248,12 +248,12 @@ def _told(cursor: str | None) -> str:
 
 
 def replace_url(endpoint: Endpoint, url: str) -> Endpoint:
-    """An endpoint like another one, at another place."""
+    """Return an endpoint like another one, at another place."""
     return Endpoint(url, endpoint.headers, endpoint.tls, endpoint.timeout_s, endpoint.max_bytes)
 
 
 def next_of(links: str) -> str | None:
-    """The address of ``rel="next"`` in a header ``Link``; None if there is none."""
+    """Return the address of ``rel="next"`` in a header ``Link``; None if there is none."""
     for target, parameters in _LINKS.findall(links):
         rel = _REL.search(parameters)
         if rel is not None and "next" in (rel[1] or rel[2] or "").lower().split():
@@ -262,14 +262,14 @@ def next_of(links: str) -> str | None:
 
 
 def away_of(error: HttpAwayError, where: dict[str, Any]) -> AwayError:
-    """The same, for a thread that asks again."""
+    """Return the same, for a thread that asks again."""
     found = AwayError(error.message, **error.context, **where)
     found.wait_s = error.wait_s
     return found
 
 
 def refused_of(error: HttpRefusedError, where: dict[str, Any]) -> SourceError:
-    """The same, for the job."""
+    """Return the same, for the job."""
     return SourceError(error.message, hint=error.hint, **error.context, **where)
 
 

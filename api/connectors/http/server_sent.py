@@ -30,7 +30,7 @@ class LineSplitter:
         self._skips_newline = False
 
     def lines(self, piece: bytes) -> list[bytes]:
-        """The lines that end in this piece, without their ends.
+        """Return the lines that end in this piece, without their ends.
 
         Raises:
             ValueError: If one is too long.
@@ -96,7 +96,7 @@ class EventParser:
         self._id: str | None = None
 
     def events(self, piece: bytes) -> list[Event]:
-        """The events that end in this piece.
+        """Return the events that end in this piece.
 
         Raises:
             ValueError: If a line, or an event, is too large.

@@ -64,7 +64,7 @@ class StreamRecord:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What has come of a stream."""
+    """Records that a stream has brought since the last look."""
 
     split_id: str
     records: list[StreamRecord]
@@ -101,7 +101,7 @@ class Reading:
         self.is_at_end |= piece.is_last
 
     def as_split(self) -> Split:
-        """The split, with its position."""
+        """Return the split, with its position."""
         place = self.place
         position = None if place == Place() else {"cursor": place.cursor, "given": place.num_given}
         return Split(self.split_id, self._split.payload, position)
@@ -147,7 +147,7 @@ class StreamThread(ClientThread):
         return {"split": self._reading.split_id, "position": str(self._reading.place)}
 
     def broken(self, error: ValueError) -> SourceError:
-        """What came is not what it should be."""
+        """Return the error of what came and is not what it should be."""
         message = f"what the server sends cannot be read: {error}"
         return SourceError(message, **self.where)
 

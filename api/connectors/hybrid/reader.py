@@ -88,7 +88,7 @@ class HybridReader(SourceReader):
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
     def initialize_state(self, context: FunctionInitializationContext) -> None:
-        """State of the sources' readers is declared when they are made."""
+        """Do nothing: state of the sources' readers is declared when they are made."""
         self._state_context = context
 
     def open(self, context: ReaderContext) -> None:

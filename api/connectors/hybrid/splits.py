@@ -63,7 +63,7 @@ class AddressedEvent:
 
 
 def source_at(chain: Sequence[ChainedSource], index: int, end_position: Any) -> Source:
-    """One source of a chain.
+    """Return one source of a chain.
 
     Args:
         chain: It.
@@ -122,7 +122,7 @@ def wrapped(split: Split, index: int, end_position: Any, *, is_bounded: bool | N
 
 
 def unwrapped(split: Split) -> tuple[int, Any, Split]:
-    """Gives of which source a split is, the end position of the one before, and the split as that source knows it.
+    """Return of which source a split is, the end position of the one before, and the split as that source knows it.
 
     Raises:
         CheckpointMismatchError: If it is no split of a hybrid source.

@@ -35,17 +35,17 @@ class KafkaOffsets:
 
     @classmethod
     def earliest(cls) -> KafkaOffsets:
-        """The first record that a partition still has."""
+        """Begin at the first record that a partition still has."""
         return cls("earliest")
 
     @classmethod
     def latest(cls) -> KafkaOffsets:
-        """The end of each partition as it is when the job begins."""
+        """Begin at the end of each partition as it is when the job begins."""
         return cls("latest")
 
     @classmethod
     def timestamp(cls, time: int | datetime) -> KafkaOffsets:
-        """The first record of each partition whose timestamp is at or behind a time; its end if there is none.
+        """Return the first record of each partition whose timestamp is at or behind a time; its end if there is none.
 
         Args:
             time: Epoch milliseconds, or a datetime with a zone.
@@ -65,7 +65,7 @@ class KafkaOffsets:
 
     @classmethod
     def committed(cls, otherwise: Literal["earliest", "latest", "none"] = "none") -> KafkaOffsets:
-        """Where the source's group has committed that it has come to.
+        """Return where the source's group has committed that it has come to.
 
         Args:
             otherwise: For partitions of which it has committed nothing.

@@ -135,7 +135,7 @@ class KafkaSource(Source[OUT]):
         return self._settings.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Finds partitions."""
+        """Return what finds partitions."""
         return _KafkaEnumerator(self._client, self._scan)
 
     def create_reader(self) -> SourceReader:

@@ -80,7 +80,7 @@ class CommitSettings:
 
     @staticmethod
     def begins_from_another(history: SinkHistory) -> bool:
-        """Whether the sink goes on from what another job has prepared, which may be running still."""
+        """Return whether the sink goes on from what another job has prepared, which may be running still."""
         return any(owner != history.owner for owner in history.prepared)
 
     def require_own(self, topic: str, transaction: str) -> None:

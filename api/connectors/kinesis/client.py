@@ -152,7 +152,7 @@ class Stream:
         return answer
 
     def shards(self, client: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """All shards that are listed, and one of the answers.
+        """Return all shards that are listed, and one of the answers.
 
         Raises:
             StreamError: If that is not answered.
@@ -165,7 +165,7 @@ class Stream:
         return found, answer
 
     def retention_ms(self, client: Any) -> int:
-        """How long a record is kept, milliseconds.
+        """Return how long a record is kept, milliseconds.
 
         Raises:
             StreamError: If that is not answered.
@@ -190,7 +190,7 @@ def _kind_of_own(error: Exception) -> Kind:
 
 
 def service_ms(answer: Mapping[str, Any]) -> int:
-    """What the service's clock said when it answered, epoch milliseconds.
+    """Return what the service's clock said when it answered, epoch milliseconds.
 
     The service tells the second; within it the clock here counts.
     """

@@ -102,7 +102,7 @@ class ShardReading:
 
 
 def reading_of(split: Split) -> ShardReading:
-    """Where a split is.
+    """Return where a split is.
 
     Raises:
         CheckpointMismatchError: If its position is none of a shard.

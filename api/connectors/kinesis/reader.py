@@ -475,7 +475,7 @@ class KinesisReader(FetchingReader[ShardReading, _Fetched, _Fetcher]):
         return batch
 
     def handle_source_event(self, event: Any) -> None:
-        """The enumerator lets shards go."""
+        """Let shards go, as the enumerator says."""
         for shard in event[RELEASED]:
             if shard in self._readings:
                 self._readings[shard].is_released = True

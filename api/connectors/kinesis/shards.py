@@ -1,6 +1,6 @@
-"""Finds shards, and hands out those that came of others when these have been read to their end.
+"""Finds shards, and hands out those that replace others when these have been read to their end.
 
-A stream is resharded by splitting a shard, or merging two. What comes of that, the *children*, have the records behind
+A stream is resharded by splitting a shard, or merging two. The new shards, the *children*, have the records behind
 those of their *parents*, so they wait until all of these have ended. A reader that has come to the end of a shard keeps
 it, and tells; it is let go when its children have been read up to what was there when they began (*caught up*). Until
 then the parent's watermark holds back event time, which its children have not reached: shards that are read beside
@@ -78,7 +78,7 @@ class Shard:
 
     @classmethod
     def of_dict(cls, stored: Mapping[str, Any]) -> Shard:
-        """What `as_dict` gave."""
+        """Return what `as_dict` gave."""
         return cls(stored["id"], tuple(stored["parents"]), tuple(stored["hashes"]))
 
 
@@ -160,13 +160,13 @@ class Lineage:
             one.behind &= there
 
     def take_ready(self) -> list[Split]:
-        """The shards that nothing stands in front of; they are handed out."""
+        """Return the shards that nothing stands in front of; they are handed out."""
         ready = [shard_id for shard_id, one in self.waiting.items() if not one.behind]
         self.open.update(ready)
         return [self.waiting.pop(shard_id).as_split() for shard_id in ready]
 
     def end(self, shard_id: str) -> list[str]:
-        """A reader has come to the end of a shard; gives those that may be let go."""
+        """Note that a reader has come to the end of a shard; gives those that may be let go."""
         if shard_id not in self.open:  # told again, after a restore
             return [] if shard_id in self.held else [shard_id]
         self.open.discard(shard_id)
@@ -182,7 +182,7 @@ class Lineage:
         return released
 
     def catch_up(self, shard_id: str) -> list[str]:
-        """A shard has been read up to what was there when it began; gives those that may be let go."""
+        """Note that a shard has been read up to what was there when it began; gives those that may be let go."""
         released = []
         for parent, children in list(self.held.items()):
             children.discard(shard_id)
@@ -202,7 +202,7 @@ class Lineage:
 
     @classmethod
     def of_state(cls, state: Any) -> Lineage:
-        """What `as_state` gave.
+        """Return what `as_state` gave.
 
         Raises:
             CheckpointMismatchError: If that is something else.
@@ -238,7 +238,7 @@ class ShardEnumerator:
         return self.discover_from(EnumeratorProgress(None, is_exhausted=False, parallelism=1))
 
     def discover_from(self, progress: EnumeratorProgress) -> Discovery:
-        """The shards that are listed, but for those that are known already, or wait for others.
+        """Return the shards that are listed, but for those that are known already, or wait for others.
 
         Raises:
             SourceError: If they cannot be listed.
@@ -281,7 +281,7 @@ class ShardEnumerator:
         return lineage
 
     def handle_source_event(self, subtask: int, event: Any, progress: EnumeratorProgress) -> Discovery:
-        """A reader has come to the end of a shard, or caught up with one."""
+        """Take it that a reader has come to the end of a shard, or caught up with one."""
         lineage = Lineage.of_state(progress.state)
         if ENDED in event:
             if not self._scan.is_bounded:

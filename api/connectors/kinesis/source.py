@@ -113,7 +113,7 @@ class KinesisSource(Source[OUT]):
         return self._decoder.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Finds shards."""
+        """Return what finds shards."""
         return ShardEnumerator(self._stream, self._scan, self._pace.patience_s)
 
     def create_reader(self) -> SourceReader:

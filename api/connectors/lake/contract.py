@@ -134,7 +134,7 @@ class TableView(Protocol):
         ...
 
     def has(self, origin: str, whole: GlobalCommittable) -> bool:
-        """Whether something is committed."""
+        """Return whether something is committed."""
         ...
 
     def claim_of(self, origin: str) -> int:

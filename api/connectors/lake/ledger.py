@@ -47,7 +47,8 @@ class Ledger:
     committed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def has(self, whole: GlobalCommittable) -> bool:
-        """Whether what was prepared for a checkpoint is committed; an attempt commits in the order of checkpoints.
+        """Return whether what was prepared for a checkpoint is committed; an attempt commits in the order of
+        checkpoints.
 
         Raises:
             PossibleLossError: If that is so long ago that nobody knows.

@@ -47,7 +47,7 @@ class LakeSource(Source[dict[str, Any]]):
         return self._table.name
 
     def produced_columns(self) -> pa.Schema | None:
-        """The columns of the records, if they were declared."""
+        """Return the columns of the records, if they were declared."""
         return self._schema
 
     def read(self) -> pa.Table:

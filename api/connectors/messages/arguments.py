@@ -14,7 +14,7 @@ MOST_DIGITS = 15
 
 
 def names_of(what: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of what a source reads: one, or several.
+    """Return the names of what a source reads: one, or several.
 
     Raises:
         ConfigurationError: If there is none, or one of them twice, or something that is no name.
@@ -27,12 +27,12 @@ def names_of(what: str, given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def columns_of(metadata: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """What is added to records of what the server says of them, by the columns' names."""
+    """Return what is added to records of what the server says of them, by the columns' names."""
     return dict(metadata) if isinstance(metadata, Mapping) else {name: name for name in metadata}
 
 
 def patience_s_of(patience: int | str) -> float:
-    """How long a server may be away, in seconds.
+    """Return how long a server may be away, in seconds.
 
     Raises:
         ConfigurationError: If it is no duration, or less than none.
@@ -45,7 +45,7 @@ def patience_s_of(patience: int | str) -> float:
 
 
 def remember_ms_of(remember: int | str, least_ms: int, hint: str) -> int:
-    """How long ids of messages are known, in milliseconds.
+    """Return how long ids of messages are known, in milliseconds.
 
     Raises:
         ConfigurationError: If it is no duration, or less than what the hint gives a reason for.

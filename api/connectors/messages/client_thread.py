@@ -137,19 +137,19 @@ class ClientThread(ABC):
                 self.while_waiting()
 
     def succeed(self) -> None:
-        """Called in the thread: the server has done what it is asked for, so it is not away."""
+        """Note, in the thread, that the server has done what it was asked for, so it is not away."""
         self._is_of_use = True
 
     def end(self) -> None:
-        """Called in the thread: it has got all that it ever will."""
+        """Note, in the thread, that it has got all that it ever will."""
         self._stop.set()
 
     def while_waiting(self) -> None:
-        """Called again and again while nobody takes what it has got."""
+        """Do what is to be done again and again while nobody takes what it has got."""
         return
 
     def failed(self, error: BaseException) -> None:
-        """Called in the thread when an error ends it: who takes what it has got is told behind that."""
+        """Note, in the thread, the error that ends it; it is told behind what the thread has got."""
         self._error = error
 
     def pause(self, seconds: float) -> None:
@@ -157,7 +157,7 @@ class ClientThread(ABC):
         self._stop.wait(seconds)
 
     def now_s(self) -> float:
-        """The time of a clock that only goes on."""
+        """Return the time of a clock that only goes on."""
         return time.monotonic()
 
     def _run(self) -> None:

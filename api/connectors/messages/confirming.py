@@ -55,31 +55,31 @@ class ConfirmedSender(ABC):
         """Let go of the connection."""
 
     def ready(self) -> None:
-        """The server takes messages from now on."""
+        """Note that the server takes messages from now on."""
         with self._changed:
             self._is_ready = True
             self._changed.notify_all()
 
     def sent(self, number: int) -> None:
-        """A message is under way, which the server will confirm by a number."""
+        """Note that a message is under way, which the server will confirm by a number."""
         with self._changed:
             self._num_waiting -= 1
             self._unconfirmed.add(number)
 
     def confirmed(self, number: int) -> None:
-        """The server has confirmed a message."""
+        """Note that the server has confirmed a message."""
         with self._changed:
             self._unconfirmed.discard(number)
             self._changed.notify_all()
 
     def confirmed_up_to(self, number: int) -> None:
-        """It has confirmed this one, and those of lower numbers."""
+        """Note that the server has confirmed this one, and those of lower numbers."""
         with self._changed:
             self._unconfirmed = {one for one in self._unconfirmed if one > number}
             self._changed.notify_all()
 
     def fail(self, error: Any) -> None:
-        """Nothing more will be confirmed; the first reason is told."""
+        """Note that nothing more will be confirmed, and why; the first reason is told."""
         with self._changed:
             if self._error is None:
                 self._error = masked(str(error) or repr(error))
@@ -129,7 +129,7 @@ class ConfirmedWriter(SinkWriter, ABC):
 
     @abstractmethod
     def messages_of(self, batch: Batch) -> Collection[Any]:
-        """What records are on the way."""
+        """Return what records are on the way."""
 
     @abstractmethod
     def connect(self, context: WriterContext) -> ConfirmedSender:

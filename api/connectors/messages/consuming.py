@@ -105,11 +105,11 @@ class Consumer(ClientThread, Generic[Tag]):
                 self.acknowledge_now(*first)
 
     def tell_connected(self, split_id: str) -> None:
-        """The server delivers messages of a split from now on."""
+        """Tell that the server delivers messages of a split from now on."""
         self.give(_Connected(split_id))
 
     def tell_lost(self, split_id: str) -> None:
-        """What this connection has delivered of a split can be acknowledged no more."""
+        """Tell that messages of a split which this connection has delivered can be acknowledged no more."""
         self.give(_Lost(split_id))
 
 
@@ -134,7 +134,7 @@ class ConsumingReader(AcknowledgingReader[Tag], ABC, Generic[Tag]):
 
     @abstractmethod
     def id_of(self, message: Any) -> str | None:
-        """What tells a message from others; None if nothing needs to.
+        """Return what tells a message from others; None if nothing needs to.
 
         Raises:
             SourceError: If it has no id, and needs one.
@@ -180,7 +180,7 @@ class ConsumingReader(AcknowledgingReader[Tag], ABC, Generic[Tag]):
         return polled or NOTHING_NOW
 
     def is_taken(self, message: Any) -> bool:
-        """Whether a message is to be given."""
+        """Return whether a message is to be given."""
         return message.tag is None or self.is_new(message.split_id, self.id_of(message), message.tag)
 
     def _note(self, thing: Any) -> None:

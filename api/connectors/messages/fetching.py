@@ -45,7 +45,7 @@ class Reading(Protocol):
         ...
 
     def as_split(self) -> Split:
-        """The split, with its position."""
+        """Return the split, with its position."""
         ...
 
 
@@ -81,7 +81,7 @@ class FetchingReader(SourceReader, ABC, Generic[SomeReading, SomeFetched, Fetche
 
     @abstractmethod
     def reading_of(self, split: Split) -> SomeReading:
-        """Where a split is.
+        """Return where a split is.
 
         Raises:
             CheckpointMismatchError: If its position is none of this connector.
@@ -89,11 +89,11 @@ class FetchingReader(SourceReader, ABC, Generic[SomeReading, SomeFetched, Fetche
 
     @abstractmethod
     def fetcher_of(self, readings: Sequence[SomeReading]) -> Fetcher:
-        """A thread, not started, that gives pieces of these; it moves them as it fetches."""
+        """Return a thread, not started, that gives pieces of these; it moves them as it fetches."""
 
     @abstractmethod
     def read(self, reading: SomeReading, fetched: SomeFetched) -> Batch:
-        """The records of a piece; moves the reading behind it.
+        """Return the records of a piece; moves the reading behind it.
 
         Raises:
             MalformedRecordError: If a message cannot be decoded and that is to fail.

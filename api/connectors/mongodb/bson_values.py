@@ -314,6 +314,6 @@ def _document(value: Any) -> Mapping[str, Any]:
 
 
 def fields_of(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[list[Any]]:
-    """The values of fields, column by column; None where a document has none."""
+    """Return the values of fields, column by column; None where a document has none."""
     getters: list[Callable[[str], Any]] = [document.get for document in documents]
     return [[get(name) for get in getters] for name in names]

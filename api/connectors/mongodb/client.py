@@ -63,7 +63,7 @@ class MongodbClient:
                 raise ConfigurationError(message)
 
     def check_driver(self) -> None:
-        """Raises: ConfigurationError: If the driver is not installed."""
+        """Raise ConfigurationError if the driver is not installed."""
         with needs("MongoDB needs a driver, pymongo", "mongodb"):
             import pymongo  # noqa: F401
 
@@ -123,7 +123,7 @@ class Connection:
         self._client = client
 
     def collection(self, database: str, name: str) -> Any:
-        """A collection of the driver, to be used within `ask` alone."""
+        """Return a collection of the driver, to be used within `ask` alone."""
         return self._client[database][name]
 
     def ask(self, question: Callable[[], Answer]) -> Answer:

@@ -30,14 +30,14 @@ _WITHOUT_ORDER = frozenset({0, 1, len(_BRACKETS) - 1})
 
 
 def encoded(value: Any) -> Position:
-    """An ``_id`` as a position."""
+    """Return an ``_id`` as a position."""
     import bson
 
     return bson.encode({"_id": value}).hex()
 
 
 def decoded(position: Position, options: Any) -> Any:
-    """The ``_id`` of a position.
+    """Return the ``_id`` of a position.
 
     Args:
         position: As `encoded` gives it.
@@ -72,7 +72,7 @@ def _bracket_of(value: Any) -> int:
 
 
 def range_filter(start: Any, end: Any, *, has_start: bool) -> dict[str, Any]:
-    """The filter of documents behind one ``_id`` up to another one, that one included.
+    """Return the filter of documents behind one ``_id`` up to another one, that one included.
 
     Args:
         start: Behind which; means nothing without ``has_start``.

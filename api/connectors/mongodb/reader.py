@@ -56,7 +56,7 @@ class Scan:
         return f"{self.database}.{self.collection}"
 
     def among(self, ids: Mapping[str, Any]) -> dict[str, Any]:
-        """The filter of these documents that are among those of a range."""
+        """Return the filter of these documents that are among those of a range."""
         return dict(ids) if self.query is None else {"$and": [ids, self.query]}
 
     @property

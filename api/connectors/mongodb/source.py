@@ -90,7 +90,7 @@ class MongodbSource(Source[dict[str, Any]]):
         return self._scan.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Cuts the collection."""
+        """Return what cuts the collection."""
         return _Ranges(self._client, self._scan, self._splits)
 
     def create_reader(self) -> SourceReader:

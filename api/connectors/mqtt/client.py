@@ -249,7 +249,7 @@ class Connection:
         return bool(self._answer[0].session_present)
 
     def told(self, name: str, default: Any) -> Any:
-        """What the broker has said of itself when it was connected to; a default if it has not."""
+        """Return what the broker has said of itself when it was connected to; a default if it has not."""
         assert self._answer is not None
         return getattr(self._answer[2], name, default)
 

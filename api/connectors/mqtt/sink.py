@@ -87,7 +87,7 @@ class MqttSink:
 
 
 def fields_of(template: object) -> tuple[str, ...]:
-    """The fields that a template of topics names.
+    """Return the fields that a template of topics names.
 
     Raises:
         ConfigurationError: If it is none.
@@ -110,7 +110,7 @@ def fields_of(template: object) -> tuple[str, ...]:
 
 
 def is_topic(text: object) -> bool:
-    """Whether a message can be sent to it."""
+    """Return whether a message can be sent to it."""
     is_text = isinstance(text, str) and bool(text) and not set(text) & set("+#\0")
     return is_text and len(str(text).encode(errors="surrogatepass")) <= MOST_BYTES_OF_TOPIC
 

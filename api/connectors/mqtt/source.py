@@ -155,7 +155,7 @@ class MqttSource(Source[OUT]):
         return self._decoder.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Says which sessions there are."""
+        """Return what says which sessions there are."""
         return _Sessions(self._scan)
 
     def create_reader(self) -> SourceReader:

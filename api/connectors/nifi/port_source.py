@@ -94,7 +94,7 @@ class NiFiSource(Source[OUT]):
         return self._decoder.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Says which ports there are."""
+        """Return what says which ports there are."""
         return _Ports(self._ports)
 
     def create_reader(self) -> SourceReader:

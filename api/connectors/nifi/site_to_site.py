@@ -63,7 +63,7 @@ class FlowFile:
 
 
 def encoded(flow_files: Sequence[FlowFile]) -> bytes:
-    """The stream of flow files."""
+    """Return the stream of flow files."""
     parts: list[bytes] = []
     for one in flow_files:
         parts.append(struct.pack(">i", len(one.attributes)))
@@ -75,7 +75,7 @@ def encoded(flow_files: Sequence[FlowFile]) -> bytes:
 
 
 def decoded(stream: bytes) -> list[FlowFile]:
-    """The flow files of a stream.
+    """Return the flow files of a stream.
 
     Raises:
         SourceError: If it is none.
@@ -216,7 +216,7 @@ class Site:
         return found
 
     def port_id(self, name: str, direction: Direction) -> str:
-        """The id of a port, by its id or name.
+        """Return the id of a port, by its id or name.
 
         Raises:
             Refused: If there is none, or several.
@@ -234,7 +234,7 @@ class Site:
         return str(found[0])
 
     def peers(self) -> list[Place]:
-        """The nodes of NiFi, in its own order."""
+        """Return the nodes of NiFi, in its own order."""
         place = self.place
         found = []
         for one in self._told("/site-to-site/peers").get("peers") or []:

@@ -112,7 +112,7 @@ def _number(text: str) -> float | str:
 
 
 def document_text(document: Any) -> str:
-    """A document of an answer as JSON, with all the digits of its numbers."""
+    """Return a document of an answer as JSON, with all the digits of its numbers."""
     text = json_text(document)
     return _MARKED.sub(r"\1", text) if _MARK[1:] in text else text
 

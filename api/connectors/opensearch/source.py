@@ -109,7 +109,7 @@ class OpenSearchSource(Source[OUT]):
         return self._decoder.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Finds the shards, and fixes the point in time."""
+        """Return what finds the shards, and fixes the point in time."""
         return _Slices(self._client, self._scan, self._slices)
 
     def create_reader(self) -> SourceReader:

@@ -48,7 +48,7 @@ class Visibility:
         return cls(int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))))
 
     def sees(self, xid: int) -> bool:
-        """Whether a committed transaction is seen; its number has 32 bits, ours have 64."""
+        """Return whether a committed transaction is seen; its number has 32 bits, ours have 64."""
         full = self.xmax & ~0xFFFFFFFF | xid
         if full - self.xmax > 1 << 31:  # of the round before
             full -= 1 << 32
@@ -135,13 +135,13 @@ class TableKey:
         return [name for name, _ in self.columns]
 
     def in_statements(self) -> str:
-        """The columns as a row, in this order."""
+        """Return the columns as a row, in this order."""
         return ", ".join(
             f'{quoted(name)} COLLATE "C"' if kind in _TEXTS else quoted(name) for name, kind in self.columns
         )
 
     def place(self, key: Sequence[str]) -> tuple[Any, ...]:
-        """What keys are compared by."""
+        """Return what keys are compared by."""
         return tuple(_maker(kind)(text) for text, (_, kind) in zip(key, self.columns, strict=True))
 
 
@@ -170,10 +170,10 @@ class PagesSeen:
         self.last_lsn: int = max((one["lsn"] for one in pages), default=0)
 
     def all_see(self, xid: int) -> bool:
-        """Whether what a transaction did to the whole table is in every page."""
+        """Return whether what a transaction did to the whole table is in every page."""
         return all(one.sees(xid) for one in self._visibilities)
 
     def has(self, key: Sequence[str], xid: int) -> bool:
-        """Whether what a transaction did to the row of a key is in the page that has the key."""
+        """Return whether what a transaction did to the row of a key is in the page that has the key."""
         index = bisect_left(self._ends, self._key.place(key))
         return self._visibilities[index].sees(xid)

@@ -57,7 +57,7 @@ class CdcEnumerator:
         return Discovery([self._log(state, pages)], is_final=True, is_repeatable=False, state={**state, "read": {}})
 
     def handle_source_event(self, subtask: int, event: Any, progress: EnumeratorProgress) -> Discovery:
-        """A chunk has been read; the reader is told when that is known here."""
+        """Take it that a chunk has been read; the reader is told when that is known here."""
         state = progress.state
         read = {**state["read"], event["chunk"]: event["pages"]}
         told = SourceEvent({"known": event["chunk"]}, subtask)

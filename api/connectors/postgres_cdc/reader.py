@@ -107,7 +107,7 @@ class CdcReader(SourceReader):
         return self._context.now_ms() + (RETRY_MS if is_waiting else POLL_MS)
 
     def handle_source_event(self, event: Any) -> None:
-        """The enumerator knows what the pages of a chunk saw."""
+        """Take what the enumerator says that the pages of a chunk saw."""
         if event["known"] in self._read and event["known"] not in self._known:
             self._known.append(event["known"])
 

@@ -127,7 +127,7 @@ class PostgresCdcSource(Source[dict[str, Any]]):
         return settings.schema.append(pa.field(settings.kind_column, pa.string()))
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Cuts the table into chunks, and gives its log behind them.
+        """Return what cuts the table into chunks, and gives its log behind them.
 
         Raises:
             ConfigurationError: If no checkpoints are taken; no slot is made then.

@@ -32,12 +32,12 @@ def pulsar() -> Any:
 
 
 def told(error: Exception) -> str:
-    """What the client says, in a form for errors."""
+    """Return what the client says, in a form for errors."""
     return masked(str(error).removeprefix("Pulsar error: ") or repr(error))
 
 
 def will_not_pass(error: Exception) -> bool:
-    """Whether asking again would give the same error."""
+    """Return whether asking again would give the same error."""
     return type(error).__name__ in _WILL_NOT_PASS
 
 

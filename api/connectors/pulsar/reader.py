@@ -68,7 +68,7 @@ def refuse_chunks(topic: str, message: Any) -> None:
 
 
 def in_chunks(topic: str, what: str) -> SourceError:
-    """The error for a message in chunks, which begins with what that is."""
+    """Return the error for a message in chunks, which begins with what that is."""
     message = f"{topic} cannot be read: {what} in chunks, and a job could not go on between them after a failure"
     return SourceError(message, hint="have its producer send whole messages (chunking_enabled=False)", split=topic)
 

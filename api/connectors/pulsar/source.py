@@ -114,7 +114,7 @@ class PulsarSource(Source[OUT]):
         return self._decoder.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Finds partitions."""
+        """Return what finds partitions."""
         return _Partitions(self._client, self._scan, self._patience_s)
 
     def create_reader(self) -> SourceReader:

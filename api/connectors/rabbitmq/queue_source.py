@@ -114,7 +114,7 @@ class RabbitQueueSource(Source[OUT]):
         return self._decoder.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Says which queues there are."""
+        """Return what says which queues there are."""
         return _Queues(self._scan)
 
     def create_reader(self) -> SourceReader:

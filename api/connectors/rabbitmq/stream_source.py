@@ -92,7 +92,7 @@ class RabbitStreamSource(Source[OUT]):
         return self._decoder.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Finds where to begin in the streams, and where to end."""
+        """Return what finds where to begin in the streams, and where to end."""
         return _Streams(self._address, self._scan, self._patience_s)
 
     def create_reader(self) -> SourceReader:

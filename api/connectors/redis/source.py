@@ -109,7 +109,7 @@ class RedisStreamSource(Source[OUT]):
         return self._decoder.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """Finds where to begin in the streams."""
+        """Return what finds where to begin in the streams."""
         return _Streams(self._client, self._scan, self._patience_s)
 
     def create_reader(self) -> SourceReader:

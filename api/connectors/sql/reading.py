@@ -121,11 +121,11 @@ class TableRows:
         return pa.RecordBatch.from_arrays(arrays, schema=settings.schema)
 
     def are_unique(self, names: Sequence[str]) -> bool:
-        """Whether no two rows that have values of all of some columns share them, by what the database says."""
+        """Return whether no two rows that have values of all of some columns share them, by what the database says."""
         return any(key <= frozenset(names) for key in self._described().keys)
 
     def are_lacked(self, names: Sequence[str]) -> bool:
-        """Whether a row has no value of one of some columns."""
+        """Return whether a row has no value of one of some columns."""
         if not names:
             return False
         target = self._settings.dialect.quoted(*self._settings.table)

@@ -116,7 +116,7 @@ class SqlSource(Source[dict[str, Any]]):
         return self._settings.schema
 
     def create_enumerator(self, context: EnumeratorContext) -> SplitEnumerator:
-        """One split with everything, or one for each range."""
+        """Return one split with everything, or one for each range."""
         order = None if self._follow is None else order_of(self._follow.name, self._key)
         return _TableEnumerator(self._settings, self._ranges, order)
 

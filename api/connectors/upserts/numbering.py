@@ -79,7 +79,7 @@ class WriterPlace:
 
     @classmethod
     def of(cls, context: Any) -> WriterPlace:
-        """The place of a function, by its runtime context."""
+        """Return the place of a function, by its runtime context."""
         epoch, _, deployment = context.get_attempt().partition(".")
         return cls(
             f"{context.get_job_id()}/{context.get_operator_id()}",

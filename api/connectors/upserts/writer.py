@@ -74,7 +74,7 @@ class UpsertSinkWriter(AsyncSinkWriter):
         """
 
     def count_older(self, number: int) -> None:
-        """So many entries were written that are older than what is there."""
+        """Count entries that were written and are older than what is there."""
         self._metrics.count("num_records_older", number)
 
     def open(self, context: Any) -> None:

@@ -192,7 +192,7 @@ class WebSocketConnection:
             raise self._closed(error) from error
 
     def receive(self, timeout_s: float) -> list[bytes]:
-        """The messages that have come, some at a time; none if none comes in time.
+        """Return the messages that have come, some at a time; none if none comes in time.
 
         Raises:
             HttpAwayError: If the connection is closed, breaks, or the server does not answer a ping.
@@ -275,7 +275,7 @@ def _timeval(seconds: float) -> bytes:
 
 
 def dialing_of(endpoint: Endpoint, subprotocols: str | Sequence[str], ping_s: float) -> Dialing:
-    """How connections are made, as arguments say it.
+    """Return how connections are made, as arguments say it.
 
     Raises:
         ConfigurationError: If a subprotocol is none.
@@ -289,7 +289,7 @@ def dialing_of(endpoint: Endpoint, subprotocols: str | Sequence[str], ping_s: fl
 
 
 def messages_of(name: str, given: Any, *kinds: type) -> tuple[Any, ...]:
-    """A message, or several, as an argument says them.
+    """Return a message, or several, as an argument says them.
 
     Raises:
         ConfigurationError: If these are none.

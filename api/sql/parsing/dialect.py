@@ -100,7 +100,7 @@ class Flink(Dialect):
             return parse_match(self)
 
         def parse_window_function(self, name: str) -> exp.Expression:
-            """The arguments of TUMBLE and its like: of a table, or, as it was written once, of a time."""
+            """Return the arguments of TUMBLE and its like: of a table, or, as it was written once, of a time."""
             arguments: list[exp.Expression] = []
             while self._curr and self._curr.token_type is not TokenType.R_PAREN:
                 arguments.append(self._parse_window_argument())
@@ -133,7 +133,9 @@ class Flink(Dialect):
             return table
 
         def parse_json_call(self, name: str) -> exp.Expression:
-            """A call of a function of JSON: what its clauses say comes behind its arguments, as ``WORDS => value``."""
+            """Return a call of a function of JSON: what its clauses say comes behind its arguments, as ``WORDS =>
+            value``.
+            """
             arguments: list[Any] = []
             clauses: list[Any] = []
             while self._curr and self._curr.token_type is not TokenType.R_PAREN:

@@ -90,7 +90,7 @@ def pieces_of(text: str) -> list[str]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether a text ends with the semicolon of a statement, outside of texts, comments and statement sets."""
+    """Return whether a text ends with the semicolon of a statement, outside of texts, comments and statement sets."""
     try:
         tokens = Flink().tokenize(text)
     except SqlglotError:

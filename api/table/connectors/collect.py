@@ -44,7 +44,7 @@ class CollectTable(TableConnector):
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
         self._schema = schema
         self._rows = FinalTable(schema)
-        # Of each job that writes here, what has come of it and is not among the rows yet.
+        # Of each job that writes here, the rows that it has given and that are not among `_rows` yet.
         self._jobs: list[CollectedRows] = []
 
     def stream(

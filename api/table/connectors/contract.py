@@ -77,15 +77,15 @@ class TableConnector(ABC):
     metadata: Mapping[str, str] = {}
 
     def known_as(self, column: str) -> str:
-        """What a column is called where its values are: its name, or its place where that counts alone."""
+        """Return what a column is called where its values are: its name, or its place where that counts alone."""
         return f"metadata {self.metadata[column]}" if column in self.metadata else column
 
     def identity_in_program(self) -> str:
-        """What tells it from other tables of the program, if it has no `identity`."""
+        """Return what tells it from other tables of the program, if it has no `identity`."""
         return f"{self.path}"
 
     def sources(self) -> Sequence[OperatorTransformation]:
-        """What the program itself reads for its rows; nothing where the table does."""
+        """Return what the program itself reads for its rows; nothing where the table does."""
         return ()
 
     def tell(self, metadata: Mapping[str, str]) -> None:

@@ -85,7 +85,7 @@ class GivenTable(TableConnector):
         return isinstance(self._rows, pa.Table)
 
     def identity_in_program(self) -> str:
-        """The path under which the program has it; of rows without a name what they are, or are made by.
+        """Return the path under which the program has it; of rows without a name what they are, or are made by.
 
         What is made in the same way is told apart by the order in which the program has made it.
         """
@@ -115,7 +115,7 @@ class GivenTable(TableConnector):
         )
 
     def sources(self) -> list[OperatorTransformation]:
-        """What the program reads for the rows; nothing for what is no stream."""
+        """Return what the program reads for the rows; nothing for what is no stream."""
         if not isinstance(self._rows, DataStream):
             return []
         ends = [one for one in _made_of(self._rows.transformation) if not inputs_of(one)]

@@ -223,15 +223,15 @@ class Expression(SqlCalls):
         return self._behind("IS NOT FALSE")
 
     def between(self, low: Scalar, high: Scalar) -> Expression:
-        """Whether it is between two values, both included."""
+        """Return whether it is between two values, both included."""
         return Expression("(", _operand(self), " BETWEEN ", _operand(low), " AND ", _operand(high), ")")
 
     def not_between(self, low: Scalar, high: Scalar) -> Expression:
-        """Whether it is not between two values, both included."""
+        """Return whether it is not between two values, both included."""
         return ~self.between(low, high)
 
     def in_(self, *values: Scalar) -> Expression:
-        """Whether it is one of some values, or of those of a table of one column."""
+        """Return whether it is one of some values, or of those of a table of one column."""
         if not values:
             message = "in_ takes one value at least"
             raise ProgramError(message)
@@ -240,12 +240,12 @@ class Expression(SqlCalls):
         return Expression("(", _operand(self), " IN (", *_separated(values), "))")
 
     def like(self, pattern: Scalar, escape: str | None = None) -> Expression:
-        """Whether a text is as a pattern says: ``%`` any text, ``_`` any character; not so behind ``escape``."""
+        """Return whether a text is as a pattern says: ``%`` any text, ``_`` any character; not so behind ``escape``."""
         end = [] if escape is None else [" ESCAPE ", lit(escape)]
         return Expression("(", _operand(self), " LIKE ", _operand(pattern), *end, ")")
 
     def similar(self, pattern: Scalar) -> Expression:
-        """Whether a text matches SQL's kind of regular expression."""
+        """Return whether a text matches SQL's kind of regular expression."""
         return self._binary("SIMILAR TO", pattern)
 
     def then(self, if_true: Scalar, if_false: Scalar) -> Expression:

@@ -121,17 +121,17 @@ uuid = _function("UUID")
 
 
 def and_(predicate0: Scalar, predicate1: Scalar, *predicates: Scalar) -> Expression:
-    """Whether all are true."""
+    """Return whether all are true."""
     return _joined(" AND ", (predicate0, predicate1, *predicates))
 
 
 def or_(predicate0: Scalar, predicate1: Scalar, *predicates: Scalar) -> Expression:
-    """Whether one is true."""
+    """Return whether one is true."""
     return _joined(" OR ", (predicate0, predicate1, *predicates))
 
 
 def not_(expression: Expression) -> Expression:
-    """Whether it is false."""
+    """Return whether it is false."""
     return ~expression
 
 
@@ -182,7 +182,7 @@ def timestamp_diff(time_point_unit: Any, time_point1: Scalar, time_point2: Scala
 def temporal_overlaps(
     left_time_point: Scalar, left_temporal: Scalar, right_time_point: Scalar, right_temporal: Scalar
 ) -> Expression:
-    """Whether two spans of time have a moment in common; each is a time, and its end or how long it is."""
+    """Return whether two spans of time have a moment in common; each is a time, and its end or how long it is."""
     sides = [Given(left_time_point), ", ", Given(left_temporal), ") OVERLAPS (", Given(right_time_point), ", "]
     return _of(left_time_point).written("((", *sides, Given(right_temporal), "))")
 

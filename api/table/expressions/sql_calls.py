@@ -142,13 +142,13 @@ class JsonCalls(_Pieces):
     __slots__ = ()
 
     def is_json(self, json_type: Any = None) -> Any:
-        """Whether a text is JSON: any, or a ``VALUE``, ``SCALAR``, ``ARRAY`` or ``OBJECT``."""
+        """Return whether a text is JSON: any, or a ``VALUE``, ``SCALAR``, ``ARRAY`` or ``OBJECT``."""
         kinds = ("VALUE", "SCALAR", "ARRAY", "OBJECT")
         kind = "" if json_type is None else f" {word_of(json_type, 'a kind of JSON', kinds)}"
         return self.written("(", self, f" IS JSON{kind})")
 
     def json_exists(self, path: str, on_error: Any = None) -> Any:
-        """Whether something is at a path of JSON; ``on_error``: TRUE, FALSE, UNKNOWN or ERROR."""
+        """Return whether something is at a path of JSON; ``on_error``: TRUE, FALSE, UNKNOWN or ERROR."""
         words = ("TRUE", "FALSE", "UNKNOWN", "ERROR")
         end = "" if on_error is None else f" {word_of(on_error, 'on_error', words)} ON ERROR"
         return self.written("JSON_EXISTS(", self, ", ", Given(path), f"{end})")

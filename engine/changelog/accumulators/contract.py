@@ -43,7 +43,7 @@ class Touched:
         return self.groups[self.local]
 
     def taken(self, rows: Integers) -> Touched:
-        """The same groups, of some of the records."""
+        """Return the same groups, of some of the records."""
         return Touched(self.groups, self.local[rows], None if self.signs is None else self.signs[rows])
 
     @property
@@ -51,7 +51,7 @@ class Touched:
         return np.ones(len(self.local), np.int64) if self.signs is None else self.signs
 
     def once_each(self) -> Touched:
-        """The same groups, with one record for each of them."""
+        """Return the same groups, with one record for each of them."""
         return Touched(self.groups, np.arange(len(self.groups)), None)
 
 
@@ -97,18 +97,19 @@ class Accumulator(ABC):
 
     @abstractmethod
     def results(self, groups: Integers) -> pa.Array:
-        """The results of groups."""
+        """Return the results of groups."""
 
     @abstractmethod
     def state(self, groups: Integers) -> list[pa.Array]:
-        """What is kept of groups, by ``fields``."""
+        """Return what is kept of groups, by ``fields``."""
 
     @abstractmethod
     def put(self, groups: Integers, state: Sequence[pa.Array]) -> None:
         """Set what is kept of groups."""
 
     def completed(self, state: Sequence[pa.Array], records: pa.Array) -> list[pa.Array]:
-        """What was kept of groups, null where the aggregate was not part of the query then: made of what there is.
+        """Return what was kept of groups, null where the aggregate was not part of the query then: made of what there
+        is.
 
         Args:
             state: By ``fields``.
@@ -120,11 +121,11 @@ class Accumulator(ABC):
         """Begin groups anew whose last record is gone."""
 
     def counted(self, batch: pa.RecordBatch) -> Truths | None:
-        """Which records have a value that is counted (see `counts`); None for all."""
+        """Return which records have a value that is counted (see `counts`); None for all."""
         return None
 
     def counts(self, groups: Integers) -> Integers | None:
-        """How many values groups have; None if it is not known by a number."""
+        """Return how many values groups have; None if it is not known by a number."""
         return None
 
     @property
@@ -146,7 +147,9 @@ class FoldedAccumulator(Accumulator):
 
     @abstractmethod
     def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
-        """What records alone come to, by ``parts``: a row for each group. Nothing that is kept is read or changed."""
+        """Return what records alone come to, by ``parts``: a row for each group. Nothing that is kept is read or
+        changed.
+        """
 
     @abstractmethod
     def merge(self, parts: Sequence[pa.Array], touched: Touched) -> None:

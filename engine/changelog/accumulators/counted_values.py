@@ -63,7 +63,7 @@ class AskedValues:
         counted.filters.setdefault(_structure(condition), (condition, set()))[1].update(extremes)
 
     def number_of(self, aggregate: Aggregate) -> tuple[_Structure, int]:
-        """Which argument an aggregate reads, and the number of its filter there."""
+        """Return which argument an aggregate reads, and the number of its filter there."""
         argument, condition = filtered_argument(aggregate, self._schema)
         return argument.structure, list(self._counted[argument.structure].filters).index(_structure(condition))
 
@@ -78,7 +78,8 @@ class AskedValues:
         return fields
 
     def fold(self, batch: pa.RecordBatch, touched: Touched) -> list[pa.Array]:
-        """How often each value comes in a batch, less how often it is taken back, by ``parts``: a list for each group.
+        """Return how often each value comes in a batch, less how often it is taken back, by ``parts``: a list for each
+        group.
 
         Values that come to nothing are left out.
         """
@@ -136,7 +137,7 @@ class CountedValues(AskedValues):
         return list(self._tables.values())
 
     def of(self, aggregate: Aggregate) -> tuple[ValueCounts, int]:
-        """The table that an aggregate reads, and the number of its filter there."""
+        """Return the table that an aggregate reads, and the number of its filter there."""
         structure, number = self.number_of(aggregate)
         return self._tables[structure], number
 

@@ -191,7 +191,7 @@ def accumulator_of(
     values_of: Callable[[Aggregate], tuple[ValueCounts, int]],
     expires: bool = False,
 ) -> Accumulator:
-    """How an aggregate is kept.
+    """Return how an aggregate is kept.
 
     Args:
         aggregate: The aggregate.

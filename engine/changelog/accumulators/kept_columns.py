@@ -28,7 +28,7 @@ class KeptColumns(Accumulator):
         self._is_held = np.zeros(0, np.bool_)
 
     def holds(self, groups: Integers) -> Truths:
-        """Which groups have values."""
+        """Return which groups have values."""
         self._is_held = grown(self._is_held, int(groups.max(initial=-1)) + 1, False)
         held: Truths = self._is_held[groups]
         return held

@@ -257,7 +257,7 @@ class SumOfDecimals(FoldedAccumulator):
 
 
 def counts_values(aggregate: Aggregate) -> bool:
-    """Whether an aggregate counts values, and not records: ``COUNT(x)``, and not ``COUNT(*)``."""
+    """Return whether an aggregate counts values, and not records: ``COUNT(x)``, and not ``COUNT(*)``."""
     return aggregate.argument is not None
 
 

@@ -54,16 +54,16 @@ class PartialColumns:
         self.schema = pa.schema([*keys, pa.field(RECORDS, pa.int64()), *parts, *self._values])
 
     def num_records(self, batch: pa.RecordBatch) -> Integers:
-        """How many records each row counts for."""
+        """Return how many records each row counts for."""
         numbers: Integers = batch.column(RECORDS).to_numpy()
         return numbers
 
     def parts_of(self, name: str, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The parts of an aggregate."""
+        """Return the parts of an aggregate."""
         return [batch.column(part.name) for part in self._parts[name]]
 
     def values_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The values that are counted."""
+        """Return the values that are counted."""
         return [batch.column(part.name) for part in self._values]
 
 
@@ -99,7 +99,7 @@ class Folding:
         self._index = KeyIndex([key.type for key in self._keys])
 
     def pays(self, folded: pa.RecordBatch, num_records: int) -> bool:
-        """Whether folding so many records to these partial results was cheaper than sending them."""
+        """Return whether folding so many records to these partial results was cheaper than sending them."""
         num_values = max((len(one.values) for one in self._columns.values_of(folded)), default=0)
         return folded.num_rows <= _MOST_GROUPS * num_records and num_values <= _MOST_VALUES * num_records
 

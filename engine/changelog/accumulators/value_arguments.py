@@ -39,23 +39,25 @@ _ONE_ROW = pa.record_batch({"none": pa.nulls(1)})
 
 
 def is_of_values(aggregate: Aggregate, *, takes_back: bool) -> bool:
-    """Whether an aggregate reads counts of its values."""
+    """Return whether an aggregate reads counts of its values."""
     is_distinct = aggregate.name == "count_distinct" or isinstance(aggregate, OfDistinct)
     return is_distinct or (takes_back and aggregate.name in EXTREMES)
 
 
 def is_of_list(aggregate: Aggregate) -> bool:
-    """Whether an aggregate follows from the list of its values in order of arrival."""
+    """Return whether an aggregate follows from the list of its values in order of arrival."""
     return aggregate.name in ENDS or (isinstance(aggregate, Collected) and aggregate.parts == Collected.parts)
 
 
 def name_of_values(argument: Expression) -> str:
-    """The name of the state in which values are counted; different for different values, though they read alike."""
+    """Return the name of the state in which values are counted; different for different values, though they
+    read alike.
+    """
     return f"values of {_named(argument)}"
 
 
 def name_of_counts(condition: Expression | None) -> str:
-    """The name of the column that has how often a value has come where a condition was true."""
+    """Return the name of the column that has how often a value has come where a condition was true."""
     return "count" if condition is None else f"count where {_named(condition)}"
 
 
@@ -65,7 +67,7 @@ def _named(value: Expression) -> str:
 
 
 def filtered_argument(aggregate: Aggregate, schema: pa.Schema) -> tuple[Expression, Expression | None]:
-    """An aggregate's argument, and the condition under which it counts; None for always."""
+    """Return an aggregate's argument, and the condition under which it counts; None for always."""
     argument = aggregate.argument
     assert argument is not None
     if isinstance(argument, Case) and len(argument.arguments) == 3:

@@ -46,11 +46,11 @@ class RowAggregates(AggregateFunction):
         return f"RowAggregates({', '.join(f'{name}={spec!r}' for name, spec in self.specifications.items())})"
 
     def create_accumulator(self) -> tuple[Any, ...]:
-        """The accumulators of no records."""
+        """Return the accumulators of no records."""
         return tuple(spec.create() for spec in self.specifications.values())
 
     def add(self, value: Any, accumulator: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The accumulators with one more record.
+        """Return the accumulators with one more record.
 
         Raises:
             ProgramError: If the record lacks a field.
@@ -61,7 +61,7 @@ class RowAggregates(AggregateFunction):
         return tuple([add(old, get(value)) for (add, get), old in zip(steps, accumulator, strict=True)])
 
     def add_all(self, values: Sequence[Any], accumulator: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The accumulators with more records, in their order; a field of all of them at a time.
+        """Return the accumulators with more records, in their order; a field of all of them at a time.
 
         Raises:
             ProgramError: If a record lacks a field.
@@ -71,12 +71,12 @@ class RowAggregates(AggregateFunction):
         return tuple([spec.add_all(old, of) for spec, old, of in zip(specs, accumulator, found, strict=True)])
 
     def merge(self, acc_a: tuple[Any, ...], acc_b: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One of two; the records of ``acc_b`` came later."""
+        """Return one of two; the records of ``acc_b`` came later."""
         specs = self.specifications.values()
         return tuple([spec.merge(a, b) for spec, a, b in zip(specs, acc_a, acc_b, strict=True)])
 
     def get_result(self, accumulator: tuple[Any, ...]) -> dict[str, Any]:
-        """The results by name."""
+        """Return the results by name."""
         return {
             name: spec.result(value)
             for (name, spec), value in zip(self.specifications.items(), accumulator, strict=True)

@@ -68,7 +68,8 @@ class Aggregate(ABC):
         self.argument: Expression | None = col(argument) if isinstance(argument, str) else argument
 
     def with_wide_parts(self) -> Aggregate:
-        """The same with parts that hold whatever partial results may come to: only the result has to fit its type.
+        """Return the same with parts that hold whatever partial results may come to: only the result has to fit its
+        type.
 
         Bounded data is aggregated so. State of windows has the parts of the plain form, which are smaller.
         """
@@ -80,7 +81,8 @@ class Aggregate(ABC):
     # -- in expressions ------------------------------------------------------------------------------------------------
 
     def as_expression(self) -> Expression:
-        """The result as a value to compute with: ``aggregate(share=f.sum("won").as_expression().cast(float) / 7)``.
+        """Return the result as a value to compute with: ``aggregate(share=f.sum("won").as_expression().cast(float) /
+        7)``.
 
         Arithmetic with aggregates, ``f.sum("won") / count()``, makes such expressions by itself.
         """
@@ -116,7 +118,7 @@ class Aggregate(ABC):
     # -- columnar form -------------------------------------------------------------------------------------------------
 
     def lift(self, batch: pa.RecordBatch, first_order: int) -> list[pa.Array | None]:
-        """The columns that the parts' reductions start from, one per part.
+        """Return the columns that the parts' reductions start from, one per part.
 
         Args:
             batch: Records.
@@ -129,11 +131,11 @@ class Aggregate(ABC):
         return [self.argument.evaluate(batch)]
 
     def finalise(self, parts: list[pa.Array]) -> pa.Array:
-        """The results, from merged parts."""
+        """Return the results, from merged parts."""
         return parts[0]
 
     def output_type(self, schema: pa.Schema, name: str = "result") -> pa.DataType:
-        """The type of the result, for records of a schema.
+        """Return the type of the result, for records of a schema.
 
         Args:
             schema: The records' columns.
@@ -151,25 +153,25 @@ class Aggregate(ABC):
     # -- row form ------------------------------------------------------------------------------------------------------
 
     def create(self) -> Any:
-        """The accumulator of no values."""
+        """Return the accumulator of no values."""
         return None
 
     @abstractmethod
     def add(self, accumulator: Any, value: Any) -> Any:
-        """The accumulator with one more value; ``value`` is None for SQL's null."""
+        """Return the accumulator with one more value; ``value`` is None for SQL's null."""
 
     def add_all(self, accumulator: Any, values: Sequence[Any]) -> Any:
-        """The accumulator with more values, in their order; as `add` one after the other."""
+        """Return the accumulator with more values, in their order; as `add` one after the other."""
         for value in values:
             accumulator = self.add(accumulator, value)
         return accumulator
 
     @abstractmethod
     def merge(self, accumulator: Any, other: Any) -> Any:
-        """One accumulator of two; the values of ``other`` came later."""
+        """Return one accumulator of two; the values of ``other`` came later."""
 
     def result(self, accumulator: Any) -> Any:
-        """The result."""
+        """Return the result."""
         return accumulator
 
 
@@ -201,7 +203,7 @@ class AggregateResult(Expression):
 
 
 def aggregates_in(expression: Expression) -> dict[str, Aggregate]:
-    """The aggregates that an expression computes with, by the columns that have their results."""
+    """Return the aggregates that an expression computes with, by the columns that have their results."""
     if isinstance(expression, AggregateResult):
         return {expression.column: expression.aggregate}
     found: dict[str, Aggregate] = {}

@@ -211,14 +211,14 @@ class UserAggregate(_OfRows):
             self._fail(error, method, record=row)
 
     def values_of(self, accumulators: Sequence[Any]) -> list[Any]:
-        """What accumulators come to."""
+        """Return what accumulators come to."""
         try:
             return [self._function.get_value(one) for one in accumulators]
         except BaseException as error:
             self._fail(error, "get_value")
 
     def results_of(self, accumulators: Sequence[Any]) -> pa.Array:
-        """What accumulators come to, as a column; null where there is None in place of an accumulator."""
+        """Return what accumulators come to, as a column; null where there is None in place of an accumulator."""
         there = [one for one in accumulators if one is not None]
         values = iter(self.values_of(there))
         return self._results([None if one is None else next(values) for one in accumulators])
@@ -257,7 +257,7 @@ class UserAggregate(_OfRows):
         return self.encoded(accumulators)
 
     def merged(self, groups: Groups, column: pa.Array) -> pa.Array:
-        """One accumulator for each group, of a column of several."""
+        """Return one accumulator for each group, of a column of several."""
         several: list[list[Any]] = [[] for _ in range(len(groups))]
         places = np.searchsorted(groups.occupied, groups.codes).tolist()
         for place, accumulator in zip(places, self.decoded(column), strict=True):

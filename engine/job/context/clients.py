@@ -114,7 +114,7 @@ class JobClients:
         self._is_archived = True
 
     def linger(self, *, has_reports: bool) -> list[Command]:
-        """How long to stay after the end, seen from now; called whenever a client asks.
+        """Return how long to stay after the end, seen from now; called whenever a client asks.
 
         Args:
             has_reports: Whether there is something left to fetch.

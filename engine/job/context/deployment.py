@@ -54,7 +54,7 @@ class DeploymentFactory:
         self._in_flight: tuple[RestorePoint, ChannelFiles] | None = None
 
     def describe(self, execution: Execution, restore: RestorePoint | None) -> TaskDeployment:
-        """Everything a slot needs to build one subtask.
+        """Return everything a slot needs to build one subtask.
 
         Raises:
             CheckpointMismatchError: If the checkpoint does not fit the subtask's operators.

@@ -164,7 +164,7 @@ class Job:
         return Send(self.peers.dispatcher, status)
 
     def view(self) -> JobView:
-        """The job for people and clients."""
+        """Return the job for people and clients."""
         return self._view_with(() if self.execution is None else self.record.metrics.view(self.execution.graph))
 
     def _view_with(self, vertices: tuple[VertexView, ...]) -> JobView:
@@ -174,7 +174,7 @@ class Job:
         return self.record.view(vertices, registry.all_slots(), registry.views())
 
     def details(self, asked: FetchJobDetails = FetchJobDetails()) -> JobDetails:
-        """The job down to its subtasks, or as much of it as is asked for."""
+        """Return the job down to its subtasks, or as much of it as is asked for."""
         record = self.record
         checkpoints = record.checkpoints.view() if asked.with_checkpoints else CheckpointStatisticsView()
         starts = record.initializations.views()
@@ -186,7 +186,7 @@ class Job:
         return JobDetails(view, self.settings, vertices, record.metrics.edges(graph), checkpoints, starts)
 
     def summary(self) -> JobSummary:
-        """What lists show of the job."""
+        """Return what lists show of the job."""
         counts, slots = ({}, {}) if self.execution is None else self.execution.graph.occupation()
         kind = "BATCH" if self.settings.is_batch else "STREAMING"
         return self.record.summary(kind, counts, slots)

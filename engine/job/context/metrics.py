@@ -94,20 +94,20 @@ class JobMetrics:
         numbers.take(message)
 
     def accumulators(self) -> dict[str, tuple[AccumulatorPart, ...]]:
-        """What the functions of all current tasks have accumulated, by name, in the order of subtasks."""
+        """Return what the functions of all current tasks have accumulated, by name, in the order of subtasks."""
         own = [item for item in self._tasks.items() if item[1].accumulators]
         tasks = sorted(own, key=lambda item: (item[0].vertex, item[0].subtask))
         return merged_parts(parts for _, task in tasks for parts in task.accumulators.values())
 
     def view(self, graph: ExecutionGraph) -> tuple[VertexView, ...]:
-        """Every vertex, sources first."""
+        """Return every vertex, sources first."""
         inputs = _inputs_of(graph)
         return tuple(
             [_view_of(one, graph, self._by_vertex.get(one, {}), inputs.get(one, ())) for one in graph.vertices]
         )
 
     def totals(self, graph: ExecutionGraph, now_ms: int) -> Observation | None:
-        """What every vertex has done since it was deployed; None as long as some task has not reported."""
+        """Return what every vertex has done since it was deployed; None as long as some task has not reported."""
         found: dict[VertexId, VertexTotals] = {}
         for vertex_id, subtasks in graph.vertices.items():
             attempts = [subtask.current.attempt for subtask in subtasks if subtask.current is not None]
@@ -120,7 +120,7 @@ class JobMetrics:
     def details(
         self, graph: ExecutionGraph, in_full: Collection[VertexId] | None = None
     ) -> list[tuple[VertexView, VertexDetails]]:
-        """Every vertex, sources first, and what its view leaves out; less of those not ``in_full``.
+        """Return every vertex, sources first, and what its view leaves out; less of those not ``in_full``.
 
         Args:
             graph: Of what.
@@ -142,7 +142,7 @@ class JobMetrics:
         return found
 
     def edges(self, graph: ExecutionGraph) -> tuple[EdgeView, ...]:
-        """The exchanges of a job, with what goes over them."""
+        """Return the exchanges of a job, with what goes over them."""
         tasks = {vertex: list(by_subtask.values()) for vertex, by_subtask in self._by_vertex.items()}
         return tuple(
             [_edge_of(edge, tasks.get(edge.source, []), tasks.get(edge.target, [])) for edge in graph.job_graph.edges]

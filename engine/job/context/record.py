@@ -206,7 +206,7 @@ class JobRecord:
     def view(
         self, vertices: tuple[VertexView, ...], slots: list[SlotInfo], task_managers: list[TaskManagerView]
     ) -> JobView:
-        """The job for people and clients."""
+        """Return the job for people and clients."""
         return JobView(
             job_id=self._job.job_id,
             name=self._job.name,
@@ -242,7 +242,7 @@ class JobRecord:
         )
 
     def summary(self, kind: str, num_tasks: dict[str, int], slots: dict[str, tuple[str, int]]) -> JobSummary:
-        """What lists show of the job."""
+        """Return what lists show of the job."""
         started_ms = self.started_ms or 0
         changed_ms = max(self._entered_ms.values(), default=started_ms)
         job, state = self._job, self.status.value

@@ -97,7 +97,7 @@ class ReportLog:
                 return
 
     def unfetched_rows(self) -> tuple[tuple[OperatorId, int, Any], ...]:
-        """What a checkpoint must hold: collected rows that the client has not acknowledged, oldest first."""
+        """Return what a checkpoint must hold: collected rows that the client has not acknowledged, oldest first."""
         return tuple(
             (operator, subtask, value) for _offset, (operator, subtask, name, value) in self._entries if name == COLLECT
         )

@@ -109,7 +109,7 @@ class JobExecution:
 
     # ------------------------------------------------------------------------------------------------------ life cycle
     def is_whole(self, scope: Collection[Subtask]) -> bool:
-        """Whether these are all subtasks of the job."""
+        """Return whether these are all subtasks of the job."""
         return len(scope) == self.graph.num_subtasks
 
     def _kept_slots(self) -> dict[int, SlotPlace]:
@@ -211,12 +211,12 @@ class JobExecution:
         return commands
 
     def operators_of(self, scope: Iterable[Subtask]) -> set[tuple[OperatorId, int]]:
-        """The operators that run in some subtasks, each with the subtask's index."""
+        """Return the operators that run in some subtasks, each with the subtask's index."""
         vertices = self.graph.job_graph.vertices
         return {(OperatorId(node.uid), index) for vertex, index in scope for node in vertices[vertex].chain}
 
     def have_ended(self, scope: Collection[Subtask]) -> bool:
-        """Whether nothing is left anywhere of these subtasks."""
+        """Return whether nothing is left anywhere of these subtasks."""
         if self.is_whole(scope):
             return self.graph.have_all_ended()
         return all(execution.state.is_terminal for execution in self.graph.executions_of(scope))
@@ -344,7 +344,7 @@ class JobExecution:
         return [] if execution is None or not execution.is_wanted else self._sources.event_received(message)
 
     def take_checkpoint_wish(self) -> bool:
-        """Whether splits have come up that wait for a checkpoint, and this has not been told."""
+        """Return whether splits have come up that wait for a checkpoint, and this has not been told."""
         return self._sources.take_checkpoint_wish()
 
     def watermark_reported(self, report: ReportWatermark) -> list[Command]:

@@ -197,7 +197,7 @@ class JobSavepoints:
         return [Reply(timer.ask_id, SavepointStatus(savepoint.epoch, SavepointState.PENDING))]
 
     def status_of(self, request_id: str, epoch: int) -> SavepointStatus | None:
-        """How a request stands; None if this leader knows of none with that id."""
+        """Return how a request stands; None if this leader knows of none with that id."""
         savepoint = self._requests.get(request_id)
         if savepoint is None:
             return None
@@ -271,20 +271,22 @@ class JobSavepoints:
         return [] if savepoint.is_wanted else [self._want(savepoint)]
 
     def refuses(self, request: CheckpointRequested) -> bool:
-        """Whether a checkpoint is not to be taken: while a stop with a savepoint is under way only those two are."""
+        """Return whether a checkpoint is not to be taken: while a stop with a savepoint is under way only those two
+        are.
+        """
         savepoint = self._stopping
         if savepoint is None or not savepoint.has_begun or savepoint.path is not None:
             return False
         return request.savepoint != savepoint.root
 
     def suspends(self, request: CheckpointRequested) -> bool:
-        """Whether tasks process nothing more behind the barriers of a savepoint."""
+        """Return whether tasks process nothing more behind the barriers of a savepoint."""
         savepoint = self._stopping
         is_last = savepoint is not None and request.savepoint == savepoint.root
         return is_last and self._stop.suspends
 
     def marks(self, request: CheckpointRequested) -> dict[str, list[str]]:
-        """What a checkpoint must hold: the last one of a stop names the savepoint."""
+        """Return what a checkpoint must hold: the last one of a stop names the savepoint."""
         savepoint = self._stopping
         if savepoint is None or savepoint.path is None or request.savepoint is not None:
             return {}

@@ -1,4 +1,4 @@
-"""Stopping a job in order: what is asked for, whether it can be had, and that it is not forgotten.
+"""Stopping a job in order: what is asked for, whether it is possible, and that it is not forgotten.
 
 A stop is a wish that stands until the job has ended. Sources stop reading at once; a last checkpoint is taken there
 (under ``DRAIN`` when all that follows from the end of input has happened), committed, kept and named in the job's view;
@@ -73,7 +73,7 @@ class JobStop:
         self._with_savepoint = None
 
     def refusal(self, request: StopJob) -> HeadraceError | None:
-        """Why a request cannot be met, if so."""
+        """Return why a request cannot be met, if so."""
         if self._is_batch:
             message = "a batch job has no state that a later run could go on from"
             return ConfigurationError(message, hint="Cancel it, or let it end.", job=self._job_name)

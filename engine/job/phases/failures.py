@@ -8,8 +8,8 @@ the same one, with a *scope*, and only subtasks in it are canceled, waited for a
 meanwhile. What fails until the pause is over belongs to the same restart, and widens its scope if it is another region;
 what fails later counts as a failure of its own, and the way begins again with both. The whole job is in scope
 
-* when the last checkpoint is being taken, tasks finish, or the job is being stopped by request: all tasks must be of
-  one mind there;
+* when the last checkpoint is being taken, tasks finish, or the job is being stopped by request: all tasks must do
+  the same there;
 * when a split enumerator or too many checkpoints have failed: that is nobody's region;
 * when the checkpoint to go back to is not the newest one, as that is damaged: regions that run on are ahead of it.
 
@@ -132,7 +132,7 @@ _DOMAINS: dict[type[BaseException], FailureDomain] = {
 
 
 def domain_of(error: BaseException) -> FailureDomain:
-    """Where a failure comes from."""
+    """Return where a failure comes from."""
     return next(_DOMAINS[kind] for kind in type(error).__mro__ if kind in _DOMAINS)
 
 
@@ -238,7 +238,7 @@ def restart(job: Job, error: BaseException, now_ms: int) -> list[Command]:
 
 
 def may_fall_back(job: Job) -> bool:
-    """Whether a newest checkpoint that is damaged or gone may be passed over for an older one."""
+    """Return whether a newest checkpoint that is damaged or gone may be passed over for an older one."""
     checkpoints = job.settings.checkpoints
     if checkpoints is None or job.execution is None:
         return False

@@ -56,7 +56,7 @@ def on_timed_out(job: Job, timer: SlotRequestTimedOut, now_ms: int) -> list[Comm
 
 
 def patience_ms(job: Job, waited_ms: int) -> int:
-    """How much longer to wait for slots after so long; 0 if they are given up.
+    """Return how much longer to wait for slots after so long; 0 if they are given up.
 
     That is if no node was being launched for all the time since this was last asked: a launch that has failed is
     tried again only after a while.
@@ -69,7 +69,7 @@ def patience_ms(job: Job, waited_ms: int) -> int:
 
 
 def slots_missing(job: Job, needed: int, waited_ms: int) -> NoResourceAvailableError:
-    """The error of slots that did not come."""
+    """Return the error of slots that did not come."""
     awaited, available = job.state.awaited, job.run.registry.num_slots
     why = "" if awaited is None else f": {awaited.text}"
     message = f"{needed} slots needed, {available} available after {waited_ms / 1_000:g} s{why}"

@@ -70,7 +70,7 @@ class SplitsDiscovered(NamedTuple):
 
 @dataclass(slots=True)
 class Said:
-    """What came of a call of an enumerator.
+    """What a call of an enumerator asks for.
 
     Attributes:
         answers: For readers that waited for splits.
@@ -142,7 +142,7 @@ class SourceCoordinator:
         self._is_active = False
 
     def become(self, job_graph: JobGraph) -> None:
-        """The same program at other parallelisms; counts from the next deployment on."""
+        """Take the same program at other parallelisms; it counts from the next deployment on."""
         self._parallelisms = {vertex.vertex_id: vertex.parallelism for vertex in job_graph.vertices.values()}
 
     def begin(self, snapshots: dict[OperatorId, Any]) -> list[Command]:
@@ -186,7 +186,7 @@ class SourceCoordinator:
         return answers
 
     def snapshot(self, checkpoint_id: int) -> dict[OperatorId, Any]:
-        """What a checkpoint triggered in the same step must hold."""
+        """Return what a checkpoint triggered in the same step must hold."""
         for source in self._sources.values():
             source.assignment.triggered(checkpoint_id)
         return {uid: source.assignment.snapshot() for uid, source in self._sources.items()}
@@ -197,7 +197,7 @@ class SourceCoordinator:
         return answers if self._is_active else []
 
     def take_checkpoint_wish(self) -> bool:
-        """Whether splits have come up that wait for a checkpoint, and this has not been told."""
+        """Return whether splits have come up that wait for a checkpoint, and this has not been told."""
         return sum(source.assignment.take_checkpoint_wish() for source in self._sources.values()) > 0
 
     def requested(self, request: RequestNextInputSplit) -> Said:

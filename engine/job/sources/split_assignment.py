@@ -123,7 +123,7 @@ class SplitAssignment:
         return not self._unassigned and len(idle | self._dismissed) == self.parallelism
 
     def take_checkpoint_wish(self) -> bool:
-        """Whether splits have come up since the last time that wait for a checkpoint."""
+        """Return whether splits have come up since the last time that wait for a checkpoint."""
         wish, self._wants_checkpoint = self._wants_checkpoint, False
         return wish
 
@@ -257,7 +257,7 @@ class SplitAssignment:
         return self._answer_waiting()
 
     def snapshot(self) -> dict[str, Any]:
-        """What a checkpoint must hold, as JSON-able data."""
+        """Return what a checkpoint must hold, as JSON-able data."""
         return {
             "known": sorted(self._known),
             "origins": sorted(self._origins),

@@ -44,12 +44,12 @@ class WatermarkAligner:
             self._watermarks[(attempt, operator)] = watermark_ms
 
     def ended(self, attempt: ExecutionAttemptId) -> None:
-        """A member will read no more."""
+        """Note that a member will read no more."""
         for member in [member for member in self._watermarks if member[0] == attempt]:
             del self._watermarks[member]
 
     def limit_ms(self, max_drift_ms: int) -> int:
-        """How far splits may go under a drift: beyond any event time if none holds another back."""
+        """Return how far splits may go under a drift: beyond any event time if none holds another back."""
         lowest = min(self._watermarks.values(), default=MAX_TIMESTAMP)
         return min(lowest + max_drift_ms, MAX_TIMESTAMP)
 
@@ -72,7 +72,7 @@ class AlignmentCoordinator:
         self.begin()
 
     def begin(self) -> None:
-        """A new deployment: no source has said anything yet."""
+        """Begin a deployment, in which no source has said anything yet."""
         self._groups = {alignment.group: WatermarkAligner() for alignment in self._members.values()}
 
     def reported(self, report: ReportWatermark) -> WatermarkLimit | None:

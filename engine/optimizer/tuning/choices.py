@@ -38,7 +38,7 @@ class MiniBatches:
 
     @staticmethod
     def wait_for(node: Node) -> bool:
-        """Whether rows wait in front of a node: one that gives the net change of what comes to it at once."""
+        """Return whether rows wait in front of a node: one that gives the net change of what comes to it at once."""
         is_over = isinstance(node, OverGroups) and not is_timed(node)
         return is_over or isinstance(node, (Aggregation, Distinct, TopN, TableJoin, MultiJoin, SharedJoins))
 

@@ -16,7 +16,7 @@ __all__ = ["as_tuned"]
 
 
 def as_tuned(new_id: Callable[[], int], tuning: Tuning) -> tuple[Rule, ...]:
-    """What is done to a plan of streams last, in this order.
+    """Return what is done to a plan of streams last, in this order.
 
     Args:
         new_id: Numbers the nodes that are added.

@@ -41,7 +41,7 @@ BUCKET = "$bucket"
 
 
 def split_distinct(num_buckets: int | None, new_id: Callable[[], int]) -> Rule:
-    """The rule that splits groups with aggregates of different values.
+    """Return the rule that splits groups with aggregates of different values.
 
     Args:
         num_buckets: Of each argument; None to leave groups as they are.

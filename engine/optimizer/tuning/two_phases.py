@@ -24,7 +24,7 @@ __all__ = ["in_two_phases"]
 
 
 def in_two_phases(phases: Phases, num_subtasks: int, new_id: Callable[[], int]) -> Rule:
-    """The rule that puts a first phase in front of groups.
+    """Return the rule that puts a first phase in front of groups.
 
     Args:
         phases: What was asked for.

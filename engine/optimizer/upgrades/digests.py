@@ -62,8 +62,8 @@ _TURNED = {"greater": "less", "greater_equal": "less_equal"}
 
 
 def expression_digest(structure: Any, columns: Mapping[str, str]) -> str:
-    """What an expression's structure comes to: a digest of what its columns are, and of digests of its operands, in an
-    order of their own where any is as good. So it is the same whether an operand is computed here or below.
+    """Return what an expression's structure comes to: a digest of what its columns are, and of digests of its operands,
+    in an order of their own where any is as good. So it is the same whether an operand is computed here or below.
     """
     if not isinstance(structure, tuple):
         return _ADDRESS.sub("", structure) if isinstance(structure, str) else repr(structure)

@@ -180,7 +180,7 @@ def identities_of(
 
 
 def identity_of_table(table: Any, name: str, version: int = NEWEST) -> str:
-    """What a table is: by its connector's options, whatever it is called; else by where the program has it.
+    """Return what a table is: by its connector's options, whatever it is called; else by where the program has it.
 
     Args:
         table: Its connector.
@@ -194,7 +194,7 @@ def identity_of_table(table: Any, name: str, version: int = NEWEST) -> str:
 
 
 def layout_of(identities: Iterable[Identity]) -> str:
-    """What records between nodes are, and what their columns are called: the same for plans that could read each
+    """Return what records between nodes are, and what their columns are called: the same for plans that could read each
     other's.
     """
     return digest_of("layout", [(one.rows, sorted(one.columns.items())) for one in identities])

@@ -62,7 +62,7 @@ class ColumnarState:
             raise CheckpointMismatchError(message, hint="give the windows another uid to begin without it")
 
     def facts(self) -> dict[str, Any]:
-        """What a snapshot says of the table besides what is in it; for `restore`."""
+        """Return what a snapshot says of the table besides what is in it; for `restore`."""
         schema = None if self.schema is None else self.schema.serialize().to_pybytes()
         return {"schema": schema, "table": "" if self.table is None else self.table.name}
 
@@ -119,7 +119,7 @@ class ColumnarState:
 
 
 def unified_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of all rows, of types that hold the values of all.
+    """Return one batch of all rows, of types that hold the values of all.
 
     Raises:
         TypeMismatchError: If there are none.

@@ -87,7 +87,7 @@ class SessionGrouping(WindowGrouping):
         self.column_names = [*self.key_columns, *self.own_columns, *self.part_names]
 
     def ends_of(self, times: Timestamps) -> Timestamps:
-        """Where the windows of single records end."""
+        """Return where the windows of single records end."""
         return np.minimum(times, MAX_TIMESTAMP - self.gap_ms) + self.gap_ms
 
     def sessions_of(self, batch: pa.RecordBatch, times: Timestamps, *, apart: bool = False) -> pa.RecordBatch:
@@ -114,7 +114,7 @@ class SessionGrouping(WindowGrouping):
         return pa.RecordBatch.from_arrays(columns, names=self.column_names)
 
     def keys_in(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """The key columns of sessions."""
+        """Return the key columns of sessions."""
         return [rows.column(index) for index in range(len(self.key_columns))]
 
     def touching(self, rows: pa.RecordBatch) -> Sessions:
@@ -137,7 +137,7 @@ class SessionGrouping(WindowGrouping):
         )
 
     def merged(self, rows: pa.RecordBatch, sessions: Sessions) -> pa.RecordBatch:
-        """One row for each session, in their order."""
+        """Return one row for each session, in their order."""
         if len(sessions) == rows.num_rows:
             order = np.empty(len(sessions), dtype=np.int64)
             order[sessions.ids] = np.arange(len(sessions))
@@ -153,7 +153,7 @@ class SessionGrouping(WindowGrouping):
         return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
     def with_fired(self, rows: pa.RecordBatch, have_fired: npt.NDArray[np.bool_]) -> pa.RecordBatch:
-        """The same sessions, marked anew."""
+        """Return the same sessions, marked anew."""
         index = rows.schema.get_field_index(FIRED)
         columns = [*rows.columns[:index], pa.array(have_fired), *rows.columns[index + 1 :]]
         return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
@@ -166,7 +166,7 @@ class SessionGrouping(WindowGrouping):
 
 
 def times_in(rows: pa.RecordBatch, name: str) -> Timestamps:
-    """A column of times as an array."""
+    """Return a column of times as an array."""
     times: Timestamps = rows.column(name).to_numpy()
     return times
 
@@ -207,7 +207,7 @@ def _cut(groups: Groups, times: Timestamps, gap_ms: int) -> tuple[Codes, Timesta
 def late_among(
     codes: Codes, starts: Timestamps, ends: Timestamps, past_end_ms: int, earliest: Timestamps
 ) -> npt.NDArray[np.bool_]:
-    """Which windows come too late, one after the other in order of arrival.
+    """Return which windows come too late, one after the other in order of arrival.
 
     A window that is past is late, unless it touches a session that is not: then it is part of that one, and the next
     window may touch it in turn. Whatever is not past ends behind everything that is past. So of each key only the

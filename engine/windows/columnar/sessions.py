@@ -7,10 +7,10 @@ works before the shuffle and holds nothing, `GlobalSessionAggregate` behind it. 
 side output uses the second alone, with ``from_records=True``.
 
 Lateness is Flink's: a record is late if the session that it would be merged into is past, which is when the session's
-last millisecond plus the allowed lateness is at or before the watermark. Where a record's own window is past, what
-comes of it depends on what came before it. Hence a batch with such records does not merge them before it is known which
-are late, neither here nor in the first phase, which does not know the watermark behind it: it passes each record of
-such a batch on as a row of its own, in order of arrival.
+last millisecond plus the allowed lateness is at or before the watermark. Where a record's own window is past, it
+depends on the records before it whether it is late. So a batch with such records does not merge them before it is known
+which are late, neither here nor in the first phase, which does not know the watermark behind it: it passes each record
+of such a batch on as a row of its own, in order of arrival.
 
 A session that has ended and gets a record before it is past fires again, at once. The difference to the row path: all
 records of one batch are in such a result, not one result for each of them.

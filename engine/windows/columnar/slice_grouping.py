@@ -63,7 +63,9 @@ class SliceGrouping(WindowGrouping):
         return partial, base + (indices[first_rows] + 1) * self.layout.width_ms - 1
 
     def counted_in_gaps(self, batch: pa.RecordBatch, timestamps: Timestamps) -> tuple[pa.RecordBatch, Timestamps]:
-        """The same for records that no window covers: per time and key, as they are late, or not, by their own time."""
+        """Return the same for records that no window covers: per time and key, as they are late, or not, by their own
+        time.
+        """
         partial, first_rows = self._aggregated(timestamps, self.keys_of(batch), batch, 0)
         return partial, timestamps[first_rows]
 
@@ -76,7 +78,7 @@ class SliceGrouping(WindowGrouping):
         return pa.RecordBatch.from_arrays(columns, names=self.part_schema_names), groups.first_rows
 
     def merged(self, runs: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """One partial result per key of all runs; the runs are of one schema."""
+        """Return one partial result per key of all runs; the runs are of one schema."""
         batch = runs[0] if len(runs) == 1 else pa.concat_batches(runs)
         keys = [batch.column(index) for index in range(len(self.key_columns))]
         groups = Groups.of(keys)

@@ -64,7 +64,9 @@ class SliceLayout:
         return (timestamps - base) // width, base
 
     def windows_between(self, slice_start: int, after_ms: int, until_ms: int) -> range:
-        """The starts of the windows over a slice whose last millisecond lies in (after_ms, until_ms], oldest first."""
+        """Return the starts of the windows over a slice whose last millisecond lies in (after_ms, until_ms], oldest
+        first.
+        """
         lowest = max(slice_start, after_ms + 1) - self.size_ms + 1
         highest = min(slice_start, until_ms - self.size_ms + 1)
         return range(lowest + (self.offset_ms - lowest) % self.slide_ms, highest + 1, self.slide_ms)

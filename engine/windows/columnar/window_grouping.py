@@ -91,7 +91,7 @@ class WindowGrouping:
         return ", ".join(self._names)
 
     def columns_of(self, batch: Batch) -> pa.RecordBatch:
-        """The records as columns of the declared type, or of the one that they show.
+        """Return the records as columns of the declared type, or of the one that they show.
 
         Of rows without a declared type only the fields that are needed are looked at: others may hold what no column
         can.
@@ -175,7 +175,7 @@ def _refuse_doubled(what: str, names: Sequence[str]) -> None:
 
 
 def event_times(batch: Batch) -> Timestamps:
-    """The records' event times.
+    """Return the records' event times.
 
     Raises:
         ProgramError: If they have none.

@@ -164,7 +164,7 @@ class HeapOperatorStateBackend:
         return self._list(name, "union", value_type)
 
     def broadcast_state(self, descriptor: MapStateDescriptor) -> _HeapBroadcast:
-        """A map of which every subtask holds an equal copy.
+        """Return a map of which every subtask holds an equal copy.
 
         Raises:
             ProgramError: If the name was declared before, as another kind of state, or the state has a time to live.
@@ -208,8 +208,8 @@ class HeapOperatorStateBackend:
         return state
 
     def snapshot(self) -> list[SnapshotPart]:
-        """The synchronous part of a snapshot. Empty lists write nothing; maps are written even if they are empty, so
-        that there are as many copies as subtasks.
+        """Return the synchronous part of a snapshot. Empty lists write nothing; maps are written even if they are
+        empty, so that there are as many copies as subtasks.
 
         Raises:
             TypeMismatchError: If a value cannot be stored; maybe only from a part's ``write``.

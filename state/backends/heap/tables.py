@@ -151,16 +151,18 @@ class HeapTable:
         return space
 
     def find(self, namespace: Namespace) -> dict[Any, Any] | None:
-        """The mapping of a namespace, if there is one."""
+        """Return the mapping of a namespace, if there is one."""
         return self._spaces.get(namespace)
 
     def look_up(self, namespace: Namespace, key: Any, default: Any) -> Any:
-        """What a key holds in a namespace, without making one; for those who only look."""
+        """Return what a key holds in a namespace, without making one; for those who only look."""
         space = self._spaces.get(namespace)
         return default if space is None else space.get(key, default)
 
     def some_keys(self) -> Iterable[Any]:
-        """The keys of all namespaces, for those who look at the first ones: however many namespaces there are."""
+        """Return the keys of all namespaces, for those who look at the first ones: however many namespaces
+        there are.
+        """
         return chain.from_iterable(self._spaces.values())
 
     def namespaces(self) -> list[Namespace]:
@@ -202,7 +204,7 @@ class HeapTable:
                 del spaces[self._swept]
 
     def snapshot(self, facts: dict[str, Any], max_parallelism: int, now_ms: Callable[[], int]) -> SnapshotPart | None:
-        """The synchronous part; None if there is nothing to write."""
+        """Return the synchronous part; None if there is nothing to write."""
         spaces = [(namespace, self._without_expired(space, now_ms)) for namespace, space in self._spaces.items()]
         spaces = [(namespace, space) for namespace, space in spaces if space]
         if not spaces:
@@ -341,7 +343,7 @@ class HeapColumnarTable:
             raise TypeMismatchError(message)
 
     def snapshot(self, facts: dict[str, Any], max_parallelism: int, now_ms: Callable[[], int]) -> SnapshotPart | None:
-        """The synchronous part; None if there is nothing to write."""
+        """Return the synchronous part; None if there is nothing to write."""
         captured = [(namespace, list(runs)) for namespace, runs in self._runs.items()]
         if not any(run.num_rows for _, runs in captured for run in runs):
             return None

@@ -343,14 +343,14 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             self._database.delete_range(prefix, (table.number + 1).to_bytes(2, "big"), name)
 
     def managed_bytes(self) -> int | None:
-        """Its part of the slot's cache, and what is kept as objects and as runs in front of it."""
+        """Return its part of the slot's cache, and what is kept as objects and as runs in front of it."""
         if self._database is None or self._pool is None:
             return None
         columnar = sum(table.num_bytes for table in self._tables.values() if isinstance(table, RocksDBColumnarTable))
         return self._memory.cache_share() + self._pool.num_bytes() + columnar + self._table_bytes
 
     def table_room(self) -> int | None:
-        """Its part of the slot's memory for tables."""
+        """Return its part of the slot's memory for tables."""
         self._opened()
         return self._memory.table_share()
 

@@ -173,7 +173,7 @@ class RowPool:
 
     # ---------------------------------------------------------------------------------------------------------- memory
     def check(self, rows: Rows, key: Any, value: Any) -> None:
-        """Entries have been added: see that there are not too many. ``rows`` is about to have or has this one."""
+        """See that there are not too many, as entries have been added. ``rows`` is about to have or has this one."""
         if not rows.is_active:
             rows.is_active = True
             self.active[id(rows)] = rows
@@ -242,14 +242,14 @@ class RowPool:
             rows.flushed()
 
     def flush_state(self, row_format: RowFormat) -> None:
-        """As `flush`, of one state."""
+        """Flush as `flush` does, of one state."""
         dirty = [rows for rows in self.active.values() if rows.format is row_format and rows.is_dirty]
         self._write(dirty)
         for rows in dirty:
             rows.flushed()
 
     def forget(self, rows: Rows) -> None:
-        """Rows have been dropped."""
+        """Forget rows that have been dropped."""
         rows.forget_cached()
         if rows.is_active:
             self._deactivate(rows)

@@ -339,7 +339,7 @@ def _encoded_head(schema: pa.Schema) -> bytes:
 
 
 def decoded_run(data: bytes, schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.RecordBatch:
-    """The run in a row; one that was written before the state had other columns is fitted to those it has now.
+    """Return the run in a row; one that was written before the state had other columns is fitted to those it has now.
 
     Raises:
         CheckpointCorruptError: If it is none, or of a schema that cannot become this one.

@@ -354,7 +354,7 @@ class Database:
         return next(self.scan(((b"", b"\xff" * 8),), ""), None) is None
 
     def property_of(self, name: str) -> int:
-        """One of RocksDB's integer properties; 0 if it has none of that name."""
+        """Return one of RocksDB's integer properties; 0 if it has none of that name."""
         return self._db.property_int_value(name) or 0
 
     def close(self) -> None:

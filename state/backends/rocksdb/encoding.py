@@ -488,7 +488,9 @@ def split_namespace(data: bytes, start: int) -> tuple[Namespace, int]:
 
 
 def past_key(prefix: bytes) -> bytes:
-    """The lowest bytes above all rows of the key that ``prefix`` ends with, and not above those of any later key."""
+    """Return the lowest bytes above all rows of the key that ``prefix`` ends with, and not above those of any later
+    key.
+    """
     return prefix + b"\xff"
 
 

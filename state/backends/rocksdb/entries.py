@@ -124,7 +124,7 @@ class EntryRows(Rows):
 
     # ---------------------------------------------------------------------------------------------------- as a list
     def forget_length(self) -> None:
-        """Elements have been set by index: the next one is to be found out."""
+        """Forget where the next element goes, as elements have been set by index: it is found out anew."""
         self._next = None
 
     def append(self, value: Any) -> None:

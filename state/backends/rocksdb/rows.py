@@ -366,7 +366,7 @@ class Rows(MutableMapping[Any, Any]):
         return self.format.encode(value, key)
 
     def flushed(self) -> None:
-        """What was dirty is in the database."""
+        """Note that what was dirty is in the database."""
         if self._dirty:
             if self._clean:
                 self._clean.update(self._dirty)
@@ -375,7 +375,7 @@ class Rows(MutableMapping[Any, Any]):
                 self._clean, self._dirty = self._dirty, {}
 
     def turned(self) -> None:
-        """What was dirty is in the database, and is what stays cached."""
+        """Note that what was dirty is in the database, and is what stays cached."""
         self._clean, self._dirty = self._dirty, {}
 
     def forget_cached(self) -> None:

@@ -102,7 +102,7 @@ class RocksDBTable:
             index[namespace] = index.get(namespace, 0) | bit
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint says of it: its form, and the classes of its keys."""
+        """Return what a checkpoint says of it: its form, and the classes of its keys."""
         classes = merged_notes(self.form.get(KEY_CLASSES), notes_of(self._format.key_classes))
         return {**self.form, KEY_CLASSES: classes} if classes else self.form
 
@@ -149,7 +149,8 @@ class RocksDBTable:
 
     # ---------------------------------------------------------------------------------------------------- namespaces
     def namespace(self, namespace: Namespace) -> MutableMapping[Any, Any]:
-        """The live mapping of one namespace, made on first use; of lists and maps each access handles all of one.
+        """Return the live mapping of one namespace, made on first use; of lists and maps each access handles all of
+        one.
 
         Raises:
             InternalError: If the state is not windowed and the namespace is not None.
@@ -167,27 +168,29 @@ class RocksDBTable:
         return space
 
     def find(self, namespace: Namespace) -> MutableMapping[Any, Any] | None:
-        """The mapping of a namespace of values, if it may hold anything."""
+        """Return the mapping of a namespace of values, if it may hold anything."""
         if not self.windowed:
             return self._all if namespace is None else None
         space = self._spaces.get(namespace)
         return self.namespace(namespace) if space is None and namespace in self._format.index else space
 
     def look_up(self, namespace: Namespace, key: Any, default: Any) -> Any:
-        """What a key holds in a namespace; for those who only look."""
+        """Return what a key holds in a namespace; for those who only look."""
         return self.namespace(namespace).get(key, default)
 
     def expect(self, keys: Sequence[Any]) -> None:
-        """These keys are about to be current: if it is a value that functions ask for, have it there."""
+        """Have the values of these keys there, as they are about to be current, if functions ask for most of them."""
         if self.declared and not self.windowed and not self._has_entries:
             self._all.expect(keys)
 
     def some_keys(self) -> Iterable[Any]:
-        """The keys of all namespaces, for those who look at the first ones: however many namespaces there are."""
+        """Return the keys of all namespaces, for those who look at the first ones: however many namespaces
+        there are.
+        """
         return (key for namespace in self._names() for key in self.namespace(namespace))
 
     def entries(self, namespace: Namespace, key: Any) -> EntryRows:
-        """The entries of a key's map, or the elements of its list; not to be kept over other accesses."""
+        """Return the entries of a key's map, or the elements of its list; not to be kept over other accesses."""
         rows = self._entries.get((namespace, key))
         return EntryRows(self._pool, self._format, namespace, key, self._entries) if rows is None else rows
 

@@ -1,4 +1,4 @@
-// How a job came to its parallelism: what asked for each rescale, why, and what came of it.
+// How a job came to its parallelism: what asked for each rescale, why, and how it ended.
 
 import { path, usePoll } from "../parts/api.js";
 import { Card, Pending, Stale, Table } from "../parts/elements.js";
