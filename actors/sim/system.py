@@ -35,9 +35,8 @@ from ..hosts.host import HostKernel, MachineFactory
 from ..hosts.host_system import AskTimedOutError, HostGoneError
 from ..hosts.interrupts import Interrupts
 from .faults import FaultPlan, Range
-from .processes import HostKilled, SimHost, build_checked, copied
+from .processes import HostKilled, OffloadedWorks, SimHost, build_checked, copied
 from .story import Story
-from .virtual_loop import OffloadedWorks
 
 __all__ = ["EPOCH_MS", "HostKilled", "SimSystem", "SimulationHangError"]
 

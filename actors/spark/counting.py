@@ -16,11 +16,23 @@ from headrace.state.reading.program_pickles import load_program
 __all__ = ["accumulators_in", "aggregates_in", "counter", "forget"]
 
 
+class _NewestCounts:
+    """Says how dictionaries are added up: what is added later wins. PySpark calls both, by these names.
+
+    Source: ``pyspark.AccumulatorParam``, of which it need not be derived.
+    """
+
+    def zero(self, value: dict[Any, Any]) -> dict[Any, Any]:
+        return {}
+
+    def addInPlace(self, value1: dict[Any, Any], value2: dict[Any, Any]) -> dict[Any, Any]:
+        value1.update(value2)
+        return value1
+
+
 def counter(context: Any) -> Any:
     """Return a new accumulator of a SparkContext."""
-    from .spark_accumulators import Counted
-
-    return context.accumulator({}, Counted())
+    return context.accumulator({}, _NewestCounts())
 
 
 def forget(counted: Any) -> None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import fields, replace
@@ -31,7 +33,6 @@ from headrace.state.files.filesystem import filesystem_for
 from .columns import Layout
 from .counting import accumulators_in
 from .failures import is_lost_block, is_of_spark, translated
-from .interrupts import interrupts_as_event
 from .lowering import lowered
 from .progress import ProgressLine
 from .python_workers import bare
@@ -40,7 +41,7 @@ from .session import Session, leave_session, open_session
 from .session_size import SparkSettings
 from .stage_reports import StagesTold
 
-__all__ = ["SparkExecutor"]
+__all__ = ["SparkExecutor", "interrupts_as_event"]
 
 MAX_RUNS = 4
 """How often a run is started in all, if executors are lost with what an iteration had kept."""
@@ -210,6 +211,31 @@ class _Running:
             finally:
                 self._job = None
                 job.close()
+
+
+@contextlib.contextmanager
+def interrupts_as_event() -> Iterator[threading.Event]:
+    """The event that Ctrl-C sets inside. Elsewhere than in the main thread, and where the program handles it itself,
+    everything stays as it is, and the event is never set.
+
+    PySpark's lines to the JVM are plain sockets, and any thread may use one at any moment: for a call, or because an
+    object that is collected there lets go of its twin in the JVM. An interrupt that is raised in the middle of an
+    answer leaves the line in disorder, and py4j prints a traceback of its own. So nothing is raised while a job is
+    waited for: the signal only sets an event, and the wait looks at it.
+    """
+    pressed = threading.Event()
+    is_ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if not is_ours:
+        yield pressed
+        return
+    signal.signal(signal.SIGINT, lambda *_: pressed.set())
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _distributed(session: Session, cached_files: Mapping[str, str]) -> dict[str, str]:

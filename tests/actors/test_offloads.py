@@ -10,8 +10,7 @@ from queue import Queue
 
 import pytest
 
-from headrace.actors.hosts.call_threads import CallThreads
-from headrace.actors.hosts.offloads import NUM_IO_THREADS, OffloadPools
+from headrace.actors.hosts.offloads import NUM_IO_THREADS, CallThreads, OffloadPools
 from headrace.engine.kernel.machine import CancelOffload, Offload
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from headrace.actors.spark.interrupts import interrupts_as_event
+from headrace.actors.spark.executor import interrupts_as_event
 
 
 @pytest.fixture
