@@ -10,19 +10,20 @@ Source: Flink's ``FlinkStreamProgram`` and ``FlinkBatchProgram``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from ..plan.plan import Node
-from ..plan.table_nodes import Scan
+from ..columns.expressions import Expression, col
+from ..plan.plan import Node, Select, walk
+from ..plan.table_nodes import EventTime, Scan, SourceTime
 from .bounded_joins import find_bounded_joins
 from .bounded_tables import BoundedTables
 from .chains import find_multi_joins, merge_unions
 from .common_expressions import compute_once
 from .join_filters import conditions_into_joins, filters_below_joins
 from .optimizer import Roots, Rule, push_filters
-from .rewriting import rewritten
+from .rewriting import noted, readers_of, rewritten
 from .shared_plans import share_sub_plans
-from .source_times import watermarks_into_sources
 from .table_columns import fields_before_conditions, prune_table_columns
 from .top_n import drop_places, find_top_n
 from .window_aggregation import filters_below_windows, find_window_aggregation
@@ -53,7 +54,7 @@ def as_streams(new_id: Callable[[], int], *, shares: bool = True, multi_joins: b
         Rule("fields before conditions", functools.partial(fields_before_conditions, new_id=new_id)),
         Rule("one join of many", functools.partial(find_multi_joins, is_enabled=multi_joins)),
         Rule("nothing costly computed twice", functools.partial(compute_once, new_id=new_id)),
-        Rule("watermarks to sources", watermarks_into_sources),
+        Rule("watermarks to sources", _watermarks_into_sources),
     )
 
 
@@ -73,6 +74,45 @@ def _filters(new_id: Callable[[], int]) -> Rule:
                 return roots
 
     return Rule("filters to sources", apply)
+
+
+def _watermarks_into_sources(roots: tuple[Node, ...], _parallelism: int | None) -> tuple[Node, ...]:
+    """Let sources make the watermarks of tables that are only computed columns away from them, and read for nothing
+    else.
+
+    So each split has a watermark of its own, and reading two of them side by side makes no row of either late; and what
+    holds event time back can be named (`headrace.jobs.event_time`).
+
+    Source: Flink's ``PushWatermarkIntoTableSourceScanRule``, ``SupportsWatermarkPushDown``.
+    """
+    readers = readers_of(roots)
+    times: dict[int, SourceTime] = {}
+    moved: set[int] = set()
+    for node in walk(*roots):
+        if isinstance(node, EventTime):
+            steps, scan = _way_down(node, readers)
+            if isinstance(scan, Scan) and len(readers[scan.id]) == 1 and scan.table.makes_watermarks:
+                times[scan.id] = SourceTime(steps, node.column, node.delay_ms)
+                moved.add(node.id)
+
+    def visit(node: Node) -> Node:
+        if isinstance(node, Scan) and node.id in times:
+            return noted(replace(node, time=times[node.id]), f"makes the watermarks of {times[node.id].column}")
+        return replace(node, is_of_source=True) if isinstance(node, EventTime) and node.id in moved else node
+
+    return rewritten(roots, visit)
+
+
+def _way_down(node: EventTime, readers: dict[int, list[Node]]) -> tuple[tuple[Mapping[str, Expression], ...], Node]:
+    """What is computed of rows until their time is known, the first step first; and where the rows come from."""
+    steps: list[Mapping[str, Expression]] = []
+    wanted, below = frozenset((node.column,)), node.inputs[0]
+    while isinstance(below, Select) and len(readers[below.id]) == 1:
+        columns = {name: below.columns.get(name, col(name)) for name in sorted(wanted)}
+        steps.insert(0, columns)
+        wanted = frozenset[str]().union(*(value.columns_used() for value in columns.values()))
+        below = below.inputs[0]
+    return tuple(steps), below
 
 
 def as_data_sets(

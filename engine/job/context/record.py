@@ -8,6 +8,8 @@ Source: Flink's ``ArchivedExecutionGraph`` and ``ExecutionGraphInfo``.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.state.credentials import masked
@@ -19,16 +21,16 @@ from ...execution.graph import check_transition
 from ...kernel.event_log import EventLog
 from ...kernel.restart_backoff import RestartBackoff
 from ...protocol.checkpoint_messages import CheckpointEnded
-from ...protocol.details import JobSummary
+from ...protocol.details import InitializationView, JobSummary
 from ...protocol.messages import SubmitJob
 from ...protocol.states import JobStatus
 from ...protocol.views import FailureView, JobView, RescaleView, SlotInfo, StopMode, TaskManagerView, VertexView
 from .clients import JobClients
-from .initializations import Initializations
 from .metrics import JobMetrics
+from .phase import Phase
 from .reports import ReportLog
 
-__all__ = ["JobRecord"]
+__all__ = ["Initializations", "JobRecord"]
 
 HISTORY_LENGTH = 200
 """Notable events kept."""
@@ -41,6 +43,11 @@ NUM_RESCALES = 50
 
 MAX_FAILURE_LENGTH = 8_000
 """Characters kept of each."""
+
+NUM_INITIALIZATIONS = 16
+"""Starts and restarts kept."""
+
+_ON_THE_WAY = frozenset({Phase.STOPPING, Phase.BACKING_OFF, Phase.PREPARING, Phase.WAITING_FOR_SLOTS, Phase.DEPLOYING})
 
 
 class JobRecord:
@@ -254,3 +261,54 @@ class JobRecord:
         if checkpoints is None or not self.status.is_terminal:
             return True
         return is_newest_kept(checkpoints, self.status.value, is_stopped=self.stopping is not None)
+
+
+class Initializations:
+    """How long the job took to run under one leader: from its submission, a failure or a rescale on, phase by phase.
+
+    Source: Flink's ``JobInitializationMetrics`` and FLIP-384 (traces of checkpoints and recoveries).
+    """
+
+    def __init__(self) -> None:
+        self._ended: deque[InitializationView] = deque(maxlen=NUM_INITIALIZATIONS)
+        # Of the one that is under way: phases with the time at which each of them began first.
+        self._phases: dict[str, int] = {}
+
+    def entered(self, phase: Phase, now_ms: int) -> None:
+        """Note a phase; a failure on the way to EXECUTING is a part of the same start."""
+        if phase in _ON_THE_WAY:
+            self._phases.setdefault(phase.value, now_ms)
+        elif phase is not Phase.EXECUTING:
+            self._phases.clear()
+
+    def ended(
+        self,
+        now_ms: int,
+        num_restarts: int,
+        deployment: int,
+        num_tasks: int,
+        restored: int,
+        history: Sequence[tuple[int, str]],
+    ) -> None:
+        """All tasks run.
+
+        Args:
+            now_ms: The time.
+            num_restarts: How often the job has been restarted so far.
+            deployment: Number of the attempts that were started.
+            num_tasks: How many these are.
+            restored: The checkpoint that they go on from; 0 for none.
+            history: Notable events of the job, oldest first: the last one before it was stopped says why.
+        """
+        if not self._phases:
+            return
+        stopped_ms = self._phases.get(Phase.STOPPING.value)
+        reasons = [] if stopped_ms is None else [text for at_ms, text in history if at_ms <= stopped_ms]
+        reason = reasons[-1] if reasons else ""
+        view = InitializationView(num_restarts, deployment, now_ms, dict(self._phases), num_tasks, restored, reason)
+        self._ended.append(view)
+        self._phases.clear()
+
+    def views(self) -> tuple[InitializationView, ...]:
+        """Those that have ended, oldest first."""
+        return tuple(self._ended)

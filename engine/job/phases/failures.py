@@ -23,7 +23,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum
 
-from ...checkpoint.fallback import may_pass_over, with_public_output
+from ...checkpoint.restore_choice import may_pass_over, with_public_output
 from ...errors import (
     CheckpointCorruptError,
     CheckpointError,
