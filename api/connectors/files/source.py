@@ -55,11 +55,10 @@ from ...formats.folders import of_folders
 from ...formats.schemas import schema_of
 from ...formats.text import encoding_named, is_cut_by_newlines
 from .columnar_splits import OrcSplit, ParquetSplit
-from .container_splits import ContainerSplit
 from .locations import find_files
 from .settings import ErrorPolicy, FileSettings
 from .sink import FileSink
-from .splits import OpenSplit, TextSplit, columns_in_files
+from .splits import ContainerSplit, OpenSplit, TextSplit, columns_in_files
 
 __all__ = ["FileSink", "FileSource"]
 

@@ -1,4 +1,4 @@
-"""One split of a file, being read: lines and CSV records of text, and what all kinds of splits have in common.
+"""One split of a file, being read: records of text and of containers, and what all kinds of splits have in common.
 
 A split reader knows its position at any time, and reading on from it gives exactly the records behind it: no record
 twice, none lost, and no bad record reported twice. For text this holds because blocks are cut by the file's bytes
@@ -22,8 +22,8 @@ from headrace.state.files.filesystem import FileSystem
 
 from ...formats.blocks import READ_ERRORS, RecordFile, csv_records_of
 from ...formats.containers.parquet_files import open_parquet, without_extensions
-from ...formats.containers.typed_files import columns_in
-from ...formats.contract import RecordFormat, Rejected, decode_all
+from ...formats.containers.typed_files import columns_in, container_records_of
+from ...formats.contract import ContainedRecords, RecordFormat, Rejected, decode_all
 from ...formats.json_lines import JsonColumns, JsonRows
 from ...formats.text import TextLines
 from .identity import head_of, manner_of, require_same_file, require_same_manner, source_of
@@ -31,6 +31,7 @@ from .locations import find_files
 from .settings import FileSettings
 
 __all__ = [
+    "ContainerSplit",
     "OpenSplit",
     "Reading",
     "TextSplit",
@@ -271,3 +272,35 @@ class TextSplit:
             assert settings.schema is not None
             return TextLines(settings.schema, settings.encoding), first_byte, 1
         return (JsonRows() if settings.schema is None else JsonColumns(settings.schema)), first_byte, 1
+
+
+class ContainerSplit(TextSplit):
+    """Records of a file that says in its header what it holds: a SequenceFile of Hadoop, a file of Avro.
+
+    Such files have marks where reading may begin: the records of a split are those behind the marks in its range of
+    bytes, up to the first mark behind it. The position is as of text; a bad record is told by its byte, or by that of
+    the block that it was compressed in.
+    """
+
+    _format: ContainedRecords  # type: ignore[assignment]
+
+    def __init__(self, split: Split, settings: FileSettings, context: ReaderContext) -> None:
+        try:
+            super().__init__(split, settings, context)
+        except ConfigurationError as error:  # the file has a type or a codec that is not known
+            error.context.update(path=self._path, split=split.split_id)
+            raise
+
+    def _make_file(self, fs: FileSystem) -> RecordFile:
+        return RecordFile(fs, self._path, is_compressed=False)
+
+    def _make_format(self) -> tuple[ContainedRecords, int, None]:  # type: ignore[override]
+        records = container_records_of(self._settings.format, self._file, self._settings.columns)
+        return records, records.first_byte, None
+
+    def _next_block(self) -> bytes:
+        return self._file.block_between_marks(self._format, self._byte, self._end)
+
+    def _pieces(self, block: bytes) -> Iterator[Batch | Rejected]:
+        with self._reading:
+            yield from self._format.pieces(block)

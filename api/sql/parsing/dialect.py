@@ -2,9 +2,10 @@
 
 What sqlglot knows better than Flink is switched off. Calls stay calls by their names, as written (`exp.Anonymous`):
 which functions there are, and what they mean, is said in `headrace.sql.functions` alone. Names keep their case.
-What Flink has and sqlglot does not is parsed here: window functions over tables, ``DESCRIPTOR``, ``ROW`` types.
+What Flink has and sqlglot does not is parsed here: window functions over tables, ``DESCRIPTOR``, ``ROW`` types, and
+MATCH_RECOGNIZE with WITHIN; its pattern stays a text, which `headrace.sql.match` reads.
 
-Source: Flink's documentation of its SQL ("Queries"); sqlglot's parser.
+Source: Flink's documentation of its SQL ("Queries", "Pattern Recognition"); sqlglot's parser.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from typing import Any, ClassVar
 
 from sqlglot import TokenType, exp, parser, tokens
 from sqlglot.dialects.dialect import Dialect, NormalizationStrategy
-
-from .match_clause import parse_match
 
 __all__ = ["JSON_CALLS", "WINDOW_FUNCTIONS", "Flink"]
 
@@ -97,7 +96,7 @@ class Flink(Dialect):
             return table
 
         def _parse_match_recognize(self) -> exp.MatchRecognize | None:
-            return parse_match(self)
+            return _parse_match(self)
 
         def parse_window_function(self, name: str) -> exp.Expression:
             """Return the arguments of TUMBLE and its like: of a table, or, as it was written once, of a time."""
@@ -197,3 +196,76 @@ class Flink(Dialect):
 
         def _clause(self, name: str, value: Any) -> Any:
             return self.expression(exp.Kwarg(this=exp.var(name), expression=value))
+
+
+# ----------------------------------------------------------------------------------------------------- MATCH_RECOGNIZE
+def _parse_match(own: Any) -> exp.MatchRecognize | None:
+    """MATCH_RECOGNIZE, if it comes next; else None."""
+    word = own._curr
+    if not own._match(TokenType.MATCH_RECOGNIZE):
+        return None
+    own._match_l_paren()
+    parts: dict[str, Any] = {"partition_by": own._parse_partition_by(), "order": own._parse_order()}
+    if own._match_text_seq("MEASURES"):
+        parts["measures"] = own._parse_csv(own._parse_match_recognize_measure)
+    parts["rows"] = _rows(own)
+    parts["after"] = _after(own)
+    parts["pattern"] = _pattern(own)
+    if own._match_text_seq("WITHIN"):
+        parts["within"] = own._parse_disjunction()
+    if own._match_text_seq("DEFINE"):
+        parts["define"] = own._parse_csv(own._parse_name_as_expression)
+    own._match_r_paren()
+    made = exp.MatchRecognize(**{name: value for name, value in parts.items() if value})
+    made.set("alias", own._parse_table_alias())
+    made.update_positions(word)
+    return made
+
+
+def _rows(own: Any) -> Any:
+    if own._match_text_seq("ONE", "ROW", "PER", "MATCH"):
+        return None  # as without
+    word = own._curr
+    if not own._match_text_seq("ALL", "ROWS", "PER", "MATCH"):
+        return None
+    return exp.Var(this="ALL ROWS PER MATCH").update_positions(word)
+
+
+def _after(own: Any) -> Any:
+    if not own._match_text_seq("AFTER", "MATCH"):
+        return None
+    if not own._match_text_seq("SKIP"):
+        own.raise_error("expected SKIP")
+    if own._match_text_seq("PAST", "LAST", "ROW"):
+        return exp.Tuple(expressions=[exp.var("past")])
+    if own._match_text_seq("TO", "NEXT", "ROW"):
+        return exp.Tuple(expressions=[exp.var("next")])
+    if not own._match_text_seq("TO"):
+        own.raise_error("expected PAST LAST ROW, TO NEXT ROW, TO FIRST or TO LAST")
+    to = "first" if own._match_text_seq("FIRST") else "last"
+    if to == "last":
+        own._match_text_seq("LAST")
+    variable = own._parse_id_var()
+    if variable is None:
+        own.raise_error("expected a variable of the pattern")
+    return exp.Tuple(expressions=[exp.var(to), variable])
+
+
+def _pattern(own: Any) -> Any:
+    """What stands in the parentheses behind PATTERN, as it is written."""
+    if not own._match_text_seq("PATTERN"):
+        return None
+    opened = own._curr
+    own._match_l_paren()
+    depth, begin, last = 1, own._curr, None
+    while own._curr:
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(own._curr.token_type, 0)
+        if not depth:
+            break
+        last = own._curr
+        own._advance()
+    if last is None:
+        own.raise_error("expected a pattern", opened)
+    text = own._find_sql(begin, last)
+    own._match_r_paren()
+    return exp.Var(this=text).update_positions(begin)

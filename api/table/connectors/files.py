@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.connectors.table_lookup import TableLookup
+from headrace.engine.joins.keyed_rows import KeyedRows
+from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.plan.plan import FileSource as FileSourceNode
 
@@ -20,7 +22,6 @@ from ...formats.containers.compression_codecs import AVRO_CODECS
 from ...formats.containers.parquet_files import int96_unit_of
 from ...formats.folders import require_folder_columns
 from .contract import Options, TableConnector
-from .file_lookup import FileLookup
 
 if TYPE_CHECKING:
     from ...dataset import DataSet, ExecutionEnvironment
@@ -111,7 +112,7 @@ class FilesTable(TableConnector):
         with ExecutionEnvironment.get_execution_environment("local") as env:
             files = self._read(env, schema).take_node()
         assert isinstance(files, FileSourceNode)
-        return FileLookup(files, keys, schema)
+        return _FileLookup(files, keys, schema)
 
     def write_stream(self, stream: DataStream, schema: pa.Schema, table: str) -> None:
         """Write files, exactly once."""
@@ -142,6 +143,50 @@ class FilesTable(TableConnector):
             data.write_as_csv(self._path, header=False, delimiter=self._delimiter, **common)
         else:
             data.write_as_json(self._path, **common)
+
+
+class _FileLookup(TableLookup):
+    """Finds rows of files by key. All files are read once, when a subtask begins.
+
+    Which files there are is found when the program is made, so that a subtask that begins again, after a failure, reads
+    the same ones.
+
+    Args:
+        files: The files.
+        keys: Names of the key's columns.
+        schema: The columns that are wanted.
+    """
+
+    def __init__(self, files: FileSource, keys: Sequence[str], schema: pa.Schema) -> None:
+        self._files = files
+        self._keys = tuple(keys)
+        self._schema = schema
+        # None until it is opened.
+        self._rows: KeyedRows | None = None
+
+    def open(self) -> None:
+        """Read all of them.
+
+        Raises:
+            SourceError: If one cannot be read.
+        """
+        reader, wanted = self._files.files, {field.name: col(field.name).cast(field.type) for field in self._schema}
+        chosen = SelectColumns(wanted)
+        parts = [
+            chosen.select(batch) for split in reader.splits(self._files) for batch in reader.read(self._files, split)
+        ]
+        table = pa.Table.from_batches([part.cast(self._schema) for part in parts], schema=self._schema)
+        arrays = [column.combine_chunks() for column in table.columns]
+        self._rows = KeyedRows(pa.RecordBatch.from_arrays(arrays, schema=self._schema), self._keys)
+
+    def lookup(self, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of some keys."""
+        assert self._rows is not None
+        return self._rows.of(keys)
+
+    def close(self) -> None:
+        """Forget the rows."""
+        self._rows = None
 
 
 def _compaction_of(options: Options) -> FileCompaction | None:
