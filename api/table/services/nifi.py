@@ -13,7 +13,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.nifi import NiFiSink, NiFiSource
-from ...connectors.nifi.port_reader import METADATA
+from ...connectors.nifi.reader import METADATA
 from ..connectors.contract import Options, TableConnector
 from ..connectors.message_formats import format_of, on_error_of
 from .client_options import tls_of

@@ -21,7 +21,7 @@ from ...formats.messages import MessageFormat
 from ..messages.arguments import columns_of, names_of, patience_s_of, remember_ms_of
 from ..messages.decoding import MessageDecoder, OnError
 from ..messages.tls import Tls
-from .port_reader import METADATA, Message, PortReader, PortSettings
+from .reader import METADATA, Message, PortReader, PortSettings
 from .site_to_site import Place
 
 __all__ = ["NiFiSource"]
