@@ -171,9 +171,9 @@ class RabbitmqServer(ServerProcess):
         After the server's start a stream is at first not up, then may move while it is written to. The server knows a
         publisher's numbers again, so what is sent once more is in the stream once.
         """
-        from headrace.connectors.rabbitmq.address import STREAM_PORT, Address
-        from headrace.connectors.rabbitmq.amqp10 import message_of
-        from headrace.connectors.rabbitmq.stream_client import (
+        from headrace.connectors.rabbitmq.protocol.address import STREAM_PORT, Address
+        from headrace.connectors.rabbitmq.protocol.amqp10 import message_of
+        from headrace.connectors.rabbitmq.protocol.stream_client import (
             StreamConnection,
             StreamRefusedError,
             StreamsAwayError,

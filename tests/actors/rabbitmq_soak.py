@@ -33,9 +33,9 @@ from server_soak import (
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.rabbitmq import JsonMessages, RabbitQueueSource, RabbitStreamSink, RabbitStreamSource
-from headrace.connectors.rabbitmq.address import STREAM_PORT, Address
-from headrace.connectors.rabbitmq.amqp10 import message_of
-from headrace.connectors.rabbitmq.stream_client import StreamConnection
+from headrace.connectors.rabbitmq.protocol.address import STREAM_PORT, Address
+from headrace.connectors.rabbitmq.protocol.amqp10 import message_of
+from headrace.connectors.rabbitmq.protocol.stream_client import StreamConnection
 
 RATE = 1_000
 NUM_PLACES = 4

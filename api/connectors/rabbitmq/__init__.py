@@ -3,15 +3,15 @@
 ``pip install 'headrace[rabbitmq]'`` brings the client of queues, which nothing here imports before it is needed;
 streams need none.
 
-May import: `headrace.connectors.messages`, `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at
-`queue_source`, and at `stream_source`.
+May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `queues.source`, and at
+`streams.source`.
 """
 
 from ...formats.messages import BytesMessages, CsvMessages, JsonMessages, MessageFormat, TextMessages
-from .queue_sink import RabbitQueueSink
-from .queue_source import RabbitQueueSource
-from .stream_sink import RabbitStreamSink
-from .stream_source import RabbitStreamSource
+from .queues.sink import RabbitQueueSink
+from .queues.source import RabbitQueueSource
+from .streams.sink import RabbitStreamSink
+from .streams.source import RabbitStreamSource
 
 __all__ = [
     "BytesMessages",

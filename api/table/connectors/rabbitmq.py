@@ -13,8 +13,8 @@ from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.rabbitmq import RabbitQueueSink, RabbitQueueSource, RabbitStreamSink, RabbitStreamSource
-from ...connectors.rabbitmq.queue_reader import METADATA as OF_QUEUES
-from ...connectors.rabbitmq.stream_reader import METADATA as OF_STREAMS
+from ...connectors.rabbitmq.queues.reader import METADATA as OF_QUEUES
+from ...connectors.rabbitmq.streams.reader import METADATA as OF_STREAMS
 from .contract import Options, TableConnector
 from .message_formats import format_of, on_error_of
 

@@ -12,7 +12,7 @@ import zlib
 
 import pytest
 
-from headrace.connectors.rabbitmq.stream_client import _chunk_of
+from headrace.connectors.rabbitmq.protocol.stream_client import _chunk_of
 
 MESSAGES = [b"hello", b"x0", b"x1", b"x2"]
 

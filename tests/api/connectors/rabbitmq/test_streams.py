@@ -20,9 +20,9 @@ from reading_kit import Reading, read_some, reader_of
 
 from headrace import RestartStrategies, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.connectors.rabbitmq import JsonMessages, RabbitStreamSink, RabbitStreamSource, TextMessages
-from headrace.connectors.rabbitmq.address import Address
-from headrace.connectors.rabbitmq.amqp10 import body_of, message_of
-from headrace.connectors.rabbitmq.stream_client import StreamConnection
+from headrace.connectors.rabbitmq.protocol.address import Address
+from headrace.connectors.rabbitmq.protocol.amqp10 import body_of, message_of
+from headrace.connectors.rabbitmq.protocol.stream_client import StreamConnection
 from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, HeadraceError, SourceError
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject

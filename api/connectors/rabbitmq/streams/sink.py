@@ -17,11 +17,11 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import Committer, CommitterContext, SinkWriter
 from headrace.engine.errors import ConfigurationError, SinkError, TypeMismatchError
 
-from ...formats.messages import MessageFormat, require_format
-from ..messages.numbered_output import NumberedCommitter, NumberedWriter
-from .address import STREAM_PORT, Address
-from .amqp10 import message_of
-from .stream_client import INTERNAL_ERROR, UNAVAILABLE, StreamConnection, StreamRefusedError, StreamsAwayError
+from ....formats.messages import MessageFormat, require_format
+from ...messages.numbered_output import NumberedCommitter, NumberedWriter
+from ..protocol.address import STREAM_PORT, Address
+from ..protocol.amqp10 import message_of
+from ..protocol.stream_client import INTERNAL_ERROR, UNAVAILABLE, StreamConnection, StreamRefusedError, StreamsAwayError
 
 __all__ = ["RabbitStreamSink"]
 

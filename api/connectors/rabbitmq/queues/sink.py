@@ -18,9 +18,9 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import SinkWriter, WriterContext
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
 
-from ...formats.messages import MessageFormat, require_format
-from ..messages.confirming import ConfirmedSender, ConfirmedWriter
-from .address import QUEUE_PORT, Address, pika
+from ....formats.messages import MessageFormat, require_format
+from ...messages.confirming import ConfirmedSender, ConfirmedWriter
+from ..protocol.address import QUEUE_PORT, Address, pika
 
 __all__ = ["RabbitQueueSink"]
 

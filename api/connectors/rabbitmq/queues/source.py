@@ -26,11 +26,11 @@ from headrace.engine.connectors.contract import (
 from headrace.engine.errors import ConfigurationError
 from headrace.state.type_variables import OUT
 
-from ...formats.messages import MessageFormat
-from ..messages.arguments import columns_of, names_of, patience_s_of, remember_ms_of
-from ..messages.decoding import MessageDecoder, OnError
-from .address import HEARTBEAT_S, QUEUE_PORT, Address
-from .queue_reader import METADATA, Message, QueueReader, QueueSettings
+from ....formats.messages import MessageFormat
+from ...messages.arguments import columns_of, names_of, patience_s_of, remember_ms_of
+from ...messages.decoding import MessageDecoder, OnError
+from ..protocol.address import HEARTBEAT_S, QUEUE_PORT, Address
+from .reader import METADATA, Message, QueueReader, QueueSettings
 
 __all__ = ["RabbitQueueSource"]
 

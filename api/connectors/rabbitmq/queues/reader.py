@@ -16,10 +16,10 @@ from headrace.engine.connectors.contract import ReaderContext, Split
 from headrace.engine.errors import SourceError
 from headrace.state.credentials import masked
 
-from ..messages.client_thread import AwayError
-from ..messages.consuming import Consumer, ConsumingReader, Delivery
-from ..messages.decoding import MessageDecoder, Metadata
-from .address import Address, pika
+from ...messages.client_thread import AwayError
+from ...messages.consuming import Consumer, ConsumingReader, Delivery
+from ...messages.decoding import MessageDecoder, Metadata
+from ..protocol.address import Address, pika
 
 __all__ = ["METADATA", "Message", "QueueReader", "QueueSettings"]
 

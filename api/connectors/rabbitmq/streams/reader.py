@@ -17,13 +17,13 @@ from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, SourceError
 from headrace.state.checkpoints.manifest_schema import is_count
 
-from ...formats.messages import BadMessage
-from ..messages.client_thread import AwayError, ClientThread
-from ..messages.decoding import MessageDecoder, Metadata, reject
-from ..messages.fetching import FetchingReader
-from .address import HEARTBEAT_S, Address
-from .amqp10 import body_of
-from .stream_client import (
+from ....formats.messages import BadMessage
+from ...messages.client_thread import AwayError, ClientThread
+from ...messages.decoding import MessageDecoder, Metadata, reject
+from ...messages.fetching import FetchingReader
+from ..protocol.address import HEARTBEAT_S, Address
+from ..protocol.amqp10 import body_of
+from ..protocol.stream_client import (
     INTERNAL_ERROR,
     NO_STREAM,
     UNAVAILABLE,

@@ -28,13 +28,13 @@ from headrace.engine.connectors.contract import (
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.type_variables import OUT
 
-from ...formats.messages import MessageFormat
-from ..messages.arguments import columns_of, names_of, patience_s_of
-from ..messages.client_thread import AwayError, patiently
-from ..messages.decoding import MessageDecoder, OnError
-from .address import STREAM_PORT, Address
-from .stream_client import INTERNAL_ERROR, UNAVAILABLE, StreamRefusedError, StreamsAwayError, chunk_at_edge
-from .stream_reader import METADATA, Message, StreamReader
+from ....formats.messages import MessageFormat
+from ...messages.arguments import columns_of, names_of, patience_s_of
+from ...messages.client_thread import AwayError, patiently
+from ...messages.decoding import MessageDecoder, OnError
+from ..protocol.address import STREAM_PORT, Address
+from ..protocol.stream_client import INTERNAL_ERROR, UNAVAILABLE, StreamRefusedError, StreamsAwayError, chunk_at_edge
+from .reader import METADATA, Message, StreamReader
 
 __all__ = ["RabbitStreamSource"]
 
