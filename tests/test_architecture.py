@@ -117,6 +117,7 @@ ROOMS = (
     "api/table",
     "api/testing",
     "api",
+    "api/cli/sql",
     "api/cli",
 )
 """All folders, from the ground up: each imports only itself and those before it, for types and in functions, too."""

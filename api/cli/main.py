@@ -34,7 +34,7 @@ from .program_options import add_program_options, program_variables
 from .programs import add_commands as add_program_commands
 from .programs import run_file
 from .rescales import show_rescales
-from .sql import add_command as add_sql_command
+from .sql.command import add_command as add_sql_command
 from .state import add_commands as add_state_commands
 from .top import add_command as add_top_command
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from terminal_kit import Terminal
 
 from headrace.cli.main import main
-from headrace.cli.sql_completion import completions
-from headrace.cli.sql_shell import Shell, is_finished
-from headrace.cli.sql_views import Views
+from headrace.cli.sql.completion import completions
+from headrace.cli.sql.shell import Shell, is_finished
+from headrace.cli.sql.views import Views
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.table import TableEnvironment
 from headrace.table.live_table import LiveRows

@@ -39,8 +39,8 @@ def add_command(commands: Any, positive: Any) -> None:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    from ..table import TableEnvironment
-    from .sql_shell import Shell, prompt
+    from ...table import TableEnvironment
+    from .shell import Shell, prompt
 
     script = _script(options)
     init = None if options.init is None else _read(options.init)

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace.engine.errors import HeadraceError
 
-from ..jobs.progress import ProgressListener, TerminalProgress
-from ..sql.parsing.errors import SqlError
-from ..sql.parsing.parser import is_complete, pieces_of
-from ..table import TableEnvironment
-from .sql_completion import completions
-from .sql_views import JsonLines, Views
+from ...jobs.progress import ProgressListener, TerminalProgress
+from ...sql.parsing.errors import SqlError
+from ...sql.parsing.parser import is_complete, pieces_of
+from ...table import TableEnvironment
+from .completion import completions
+from .views import JsonLines, Views
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

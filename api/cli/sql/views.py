@@ -19,10 +19,10 @@ from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView
 from headrace.state.values.json_text import json_text
 
-from ..jobs.progress import JobStart, Progress
-from ..table.live_table import LiveRows, shown_value
-from ..table.result import TableResult
-from ..table.settings import Settings
+from ...jobs.progress import JobStart, Progress
+from ...table.live_table import LiveRows, shown_value
+from ...table.result import TableResult
+from ...table.settings import Settings
 
 __all__ = ["JsonLines", "Views"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from headrace.engine.errors import HeadraceError
 
-from ..sql.parsing.names import quoted
-from ..table import TableEnvironment
-from ..table.settings import Settings
+from ...sql.parsing.names import quoted
+from ...table import TableEnvironment
+from ...table.settings import Settings
 
 __all__ = ["Completion", "completions"]
 
