@@ -106,6 +106,7 @@ ROOMS = (
     "api/connectors",
     "api/stream",
     "api/storm",
+    "api/dataset/files",
     "api/dataset",
     "api/sql/parsing",
     "api/sql/functions",

@@ -3,8 +3,8 @@
 ``from headrace import ExecutionEnvironment`` is where programs begin; the names here are what they may want besides.
 
 `environment` is where programs begin and are run, `sources` what they begin with; `dataset`, `grouped`,
-`joins_and_crosses`, `two_inputs`, `columns` and `iterations` write nodes of `headrace.engine.plan`. Files are read and
-written by `file_reading` and `file_writing`.
+`joins_and_crosses`, `two_inputs`, `columns` and `iterations` write nodes of `headrace.engine.plan`. The
+sub-room `files` reads and writes files.
 
 May import: `headrace.stream` (types only), `headrace.jobs`, `headrace.rest`, `headrace.connectors.files`,
 `headrace.formats`, `headrace.arguments`, `headrace.engine`, `headrace.state`; actors in `environment` and

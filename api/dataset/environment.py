@@ -42,7 +42,7 @@ from ..jobs.deployment import rest_from_environment
 from ..jobs.shown_program import ProgramShown, is_only_shown
 from .dataset import DataSet
 from .file_types import plain_schema
-from .output_folders import require_apart
+from .files.outputs import require_apart
 from .reported_runs import RunReports
 from .run_record import RunRecord, listener_of, now_ms, showing
 from .sources import DataSetSources

@@ -1,7 +1,7 @@
 """What programs of data sets begin with: collections, tables, frames, files and snapshots.
 
 Each method writes down a source of the plan; of files it looks at some, for their columns. Files are read when the plan
-runs, by `headrace.dataset.file_reading`.
+runs, by `headrace.dataset.files.reading`.
 
 Source: the sources of Flink's ``ExecutionEnvironment``; PyFlink's names.
 """
@@ -23,7 +23,7 @@ from headrace.engine.plan.plan import FileSource, Node, SequenceSource, TableSou
 from ..arguments.places import absolute_place
 from ..formats.text import encoding_named
 from .dataset import DataSet
-from .file_reading import FilesOfSource, Reading
+from .files.reading import FilesOfSource, Reading
 from .file_types import (
     merged_type,
     plain_schema,
@@ -31,7 +31,7 @@ from .file_types import (
     require_one_type,
     types_in,
 )  # fmt: skip
-from .input_files import FolderColumns, InputFile, Paths, csv_headers, files_at, first_beginning, folder_columns
+from .files.inputs import FolderColumns, InputFile, Paths, csv_headers, files_at, first_beginning, folder_columns
 from .types import declared_schema, schema_of_rows, schema_with_kind
 
 if TYPE_CHECKING:

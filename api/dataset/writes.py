@@ -23,7 +23,7 @@ from ..formats.containers.orc_files import OrcCompression, orc_schema_of, requir
 from ..formats.containers.sequence_files import SequenceCompression, SequenceSettings
 from ..formats.csv_lexing import require_delimiter
 from ..formats.folders import require_folder_columns
-from .output_folders import FilesOfSink
+from .files.outputs import FilesOfSink
 from .recorded import Recorded
 from .types import check_fields
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import ExecutionEnvironment, SourceError, col
-from headrace.dataset import file_reading
+from headrace.dataset.files import reading
 from headrace.engine.errors import ConfigurationError
 from headrace.formats.containers import orc_files
 from headrace.table import TableEnvironment
@@ -39,7 +39,7 @@ def test_records_come_back_from_files_that_are_read_in_parts(env, tmp_path, form
         getattr(env.from_arrow(pa.Table.from_pylist(ROWS, SCHEMA)), f"write_as_{form}")(path)
         env.execute()
     assert {file.suffix for file in (tmp_path / "out").iterdir()} == {f".{form}"}
-    with mock.patch.object(file_reading, "_RANGE_BYTES", 20_000):
+    with mock.patch.object(reading, "_RANGE_BYTES", 20_000):
         data = getattr(env, f"read_{form}")(path)
         assert data.schema.equals(SCHEMA)
         assert sorted(data.collect(), key=lambda row: row["i"]) == ROWS

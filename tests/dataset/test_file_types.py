@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import ExecutionEnvironment, ProgramError, SourceError, TypeMismatchError, col
-from headrace.dataset.file_reading import FilesOfSource
+from headrace.dataset.files.reading import FilesOfSource
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 from sequence_pairs import pairs_of
 
 from headrace import ConfigurationError, ExecutionEnvironment, SourceError, TypeMismatchError, col
-from headrace.dataset import HadoopJob, Mapper, Reducer, file_reading
+from headrace.dataset import HadoopJob, Mapper, Reducer
+from headrace.dataset.files import reading
 
 
 class Tokens(Mapper):
@@ -29,7 +30,7 @@ def test_pairs_come_back_from_files_that_are_read_in_ranges(env, tmp_path, optio
     env.execute()
     paths = sorted((tmp_path / "out").iterdir())
     assert [path.suffix for path in paths] == [".seq"] * 3
-    with mock.patch.object(file_reading, "_RANGE_BYTES", 30_000):
+    with mock.patch.object(reading, "_RANGE_BYTES", 30_000):
         data = env.read_sequence_file(str(tmp_path / "out"))
         assert sorted(data.collect()) == sorted(rows)
         assert sorted(data.filter(col("f0") > 0).project(1).collect()) == sorted((text,) for n, text in rows if n > 0)

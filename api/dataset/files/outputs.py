@@ -23,7 +23,7 @@ from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.plan.plan import FileSource, Node, WriteFiles, walk
 from headrace.state.files.filesystem import filesystem_for, join_uri, place_of
 
-from .file_writing import SUFFIXES, TEMPORARY, of_one_schema, write_empty, write_part
+from .writing import SUFFIXES, TEMPORARY, of_one_schema, write_empty, write_part
 
 __all__ = ["FilesOfSink", "require_apart"]
 

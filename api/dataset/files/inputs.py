@@ -19,12 +19,12 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError, SourceError
 from headrace.state.files.filesystem import filesystem_for
 
-from ..arguments.places import absolute_place
-from ..formats.blocks import RecordFile
-from ..formats.contract import BYTE_ORDER_MARK
-from ..formats.csv_lexing import csv_fields, first_csv_record
-from ..formats.folders import named_folders
-from .file_reading import Reading
+from ...arguments.places import absolute_place
+from ...formats.blocks import RecordFile
+from ...formats.contract import BYTE_ORDER_MARK
+from ...formats.csv_lexing import csv_fields, first_csv_record
+from ...formats.folders import named_folders
+from .reading import Reading
 
 __all__ = [
     "FolderColumns",
@@ -52,7 +52,7 @@ def files_at(path: Paths) -> list[InputFile]:
     Raises:
         SourceError: If there are none.
     """
-    from ..connectors.files.locations import find_files
+    from ...connectors.files.locations import find_files
 
     several = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     found: list[InputFile] = []

@@ -2,7 +2,7 @@
 subtasks run.
 
 A part is written into ``_temporary`` of its folder, under one name per attempt; when all parts are there,
-`headrace.dataset.output_folders` gives them their names and removes the rest. So a job that failed, or a subtask that
+`headrace.dataset.files.outputs` gives them their names and removes the rest. So a job that failed, or a subtask that
 was run twice, leaves nothing that a reader could take for a result.
 
 Source: Hadoop's ``FileOutputCommitter``; Flink's ``FileOutputFormat``.
@@ -21,13 +21,13 @@ from headrace.engine.partitions.wire_records import decode, empty_batch, gathere
 from headrace.engine.plan.plan import WriteFiles, record_shape
 from headrace.state.files.filesystem import FileSystem, filesystem_for, join_uri
 
-from ..formats.containers.sequence_files import SequenceEncoder
-from ..formats.containers.typed_files import batches_of, columns_encoder, columns_in
-from ..formats.contract import RecordEncoder
-from ..formats.csv_records import CsvEncoder
-from ..formats.folders import by_folder
-from ..formats.json_lines import JsonEncoder
-from ..formats.text import TextEncoder
+from ...formats.containers.sequence_files import SequenceEncoder
+from ...formats.containers.typed_files import batches_of, columns_encoder, columns_in
+from ...formats.contract import RecordEncoder
+from ...formats.csv_records import CsvEncoder
+from ...formats.folders import by_folder
+from ...formats.json_lines import JsonEncoder
+from ...formats.text import TextEncoder
 
 __all__ = ["SUFFIXES", "TEMPORARY", "of_one_schema", "write_empty", "write_part"]
 
@@ -54,7 +54,7 @@ def write_part(sink: WriteFiles, partition: int, attempt: str, batches: Iterable
         batches: Wire batches of the sink's input.
 
     Returns:
-        The names, for `headrace.dataset.output_folders.commit_output`; none if the partition has no record.
+        The names, for `headrace.dataset.files.outputs.commit_output`; none if the partition has no record.
 
     Raises:
         SinkError: If it cannot be written. TypeMismatchError: If records are not of a form that the format can hold.

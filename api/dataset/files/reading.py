@@ -25,13 +25,13 @@ from headrace.engine.partitions.wire_records import conform
 from headrace.engine.plan.plan import FileSource
 from headrace.state.files.filesystem import filesystem_for
 
-from ..formats.blocks import READ_ERRORS, RecordFile
-from ..formats.containers.orc_files import open_orc, stripe_batches
-from ..formats.containers.typed_files import CONTAINERS, container_records_of
-from ..formats.contract import BYTE_ORDER_MARK, RecordFormat, Rejected, decode_all
-from ..formats.csv_records import read_csv_stream
-from ..formats.json_lines import JsonColumns
-from ..formats.text import TextLines
+from ...formats.blocks import READ_ERRORS, RecordFile
+from ...formats.containers.orc_files import open_orc, stripe_batches
+from ...formats.containers.typed_files import CONTAINERS, container_records_of
+from ...formats.contract import BYTE_ORDER_MARK, RecordFormat, Rejected, decode_all
+from ...formats.csv_records import read_csv_stream
+from ...formats.json_lines import JsonColumns
+from ...formats.text import TextLines
 
 __all__ = ["FileSplit", "FilesOfSource", "Reading"]
 
@@ -122,7 +122,7 @@ class Reading:
 
 
 def _parquet_splits(path: str, folder_values: tuple[Any, ...]) -> Iterator[FileSplit]:
-    from ..formats.containers.parquet_files import open_parquet
+    from ...formats.containers.parquet_files import open_parquet
 
     fs, inside = filesystem_for(path)
     with Reading(path), fs.open_input(inside) as file, open_parquet(file) as parquet:
@@ -302,7 +302,7 @@ def _csv_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Ite
 
 
 def _parquet_batches(source: FileSource, split: FileSplit, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    from ..formats.containers.parquet_files import int96_unit_of, open_parquet, row_group_batches
+    from ...formats.containers.parquet_files import int96_unit_of, open_parquet, row_group_batches
 
     fs, inside = filesystem_for(split.path)
     unit = int96_unit_of(schema)
