@@ -12,7 +12,7 @@ and TaskManagers, which no other process knows, end with it: as children of its 
 while, because the JobManagers of the next leader claim larger epochs in the checkpoint store.
 
 Invariants: a job whose end is recorded is never started again; no JobManager tells its clients of the end before that
-(it waits for `JobArchived`); and only after that are its checkpoints deleted (`headrace.engine.cluster.job_cleanup`).
+(it waits for `JobArchived`); and only after that are its checkpoints deleted (`headrace.engine.cluster.cleanup`).
 
 Source: Flink's ``Dispatcher``, ``JobManagerRunner`` and ``SessionDispatcherLeaderProcess``;
 ``docs/design/013-high-availability.md`` for the epoch.
@@ -79,8 +79,8 @@ from .dispatched_jobs import (
     taken_over_view,
     too_large,
 )
-from .job_archive import overdue_jobs, thin_out
-from .job_cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
+from .archive import overdue_jobs, thin_out
+from .cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
 from .job_manager_hosts import JobManagerHosts, PingDue, job_manager_of
 from .job_store_io import RecoveredJob, clean_up_ended_job
 from .leadership import (

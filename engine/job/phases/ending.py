@@ -1,7 +1,7 @@
 """DELIVERING and ENDED: the client gets its rows, the end is recorded, told, and the host stops.
 
 In this order: the Dispatcher records the end (it is told again and again until it says so), and from then on sees to
-the checkpoints that nobody will restore, see `headrace.engine.cluster.job_cleanup`; the slots are given back, and
+the checkpoints that nobody will restore, see `headrace.engine.cluster.cleanup`; the slots are given back, and
 clients are told; and when none of them is expected any more, the host stops. A JobManager that dies half-way through
 leaves a job that is either not recorded, and is then run on by a successor that finds everything in place, or recorded,
 and then the Dispatcher gives its slots back.

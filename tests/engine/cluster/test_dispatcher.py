@@ -8,7 +8,7 @@ from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, complete, of_kind
 from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
 from headrace.engine.cluster.dispatched_jobs import MAX_VAIN_EPOCHS, STEADY_MS
 from headrace.engine.cluster.dispatcher import Dispatcher
-from headrace.engine.cluster.job_cleanup import MAX_ATTEMPTS
+from headrace.engine.cluster.cleanup import MAX_ATTEMPTS
 from headrace.engine.errors import (
     ClusterUnavailableError,
     JobFailedError,
@@ -377,7 +377,7 @@ def test_why_a_job_manager_was_lost_is_told_without_passwords(max_attempts):
 
 
 def test_only_the_newest_ended_jobs_are_remembered_in_full(monkeypatch):
-    monkeypatch.setattr("headrace.engine.cluster.job_archive.MAX_DETAILED_SUBTASKS", 4)
+    monkeypatch.setattr("headrace.engine.cluster.archive.MAX_DETAILED_SUBTASKS", 4)
     driver = Driver()
     subtasks = (SubtaskView(0, "FINISHED", 0, "", "", "", {}, {}),)
     for job_id in ("a", "b", "c"):

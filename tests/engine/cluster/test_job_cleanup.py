@@ -11,7 +11,7 @@ import pytest
 from control_harness import JOB, ControlWorld, of_kind, settings, submission
 
 from headrace.engine.checkpoint.io import clean_up_job
-from headrace.engine.cluster.job_cleanup import MAX_ATTEMPTS, CleanUpAgain, JobCleanedUp, JobCleanup
+from headrace.engine.cluster.cleanup import MAX_ATTEMPTS, CleanUpAgain, JobCleanedUp, JobCleanup
 from headrace.engine.errors import CheckpointError, StorageError
 from headrace.engine.kernel.config import JobSettings, RestoreMode
 from headrace.engine.kernel.machine import Offload, OffloadCompleted, StartTimer

@@ -12,7 +12,7 @@ import pytest
 from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, complete, settings, submission
 from leading_kit import Head
 
-from headrace.engine.cluster import job_archive
+from headrace.engine.cluster import archive
 from headrace.engine.cluster.dispatcher import Dispatcher
 from headrace.engine.cluster.reported_jobs import LOOK_MS, MAX_SILENT_LOOKS, ReportsDue
 from headrace.engine.cluster.stored_jobs import end_as_facts, end_from_facts
@@ -166,7 +166,7 @@ def test_how_long_a_program_was_silent_does_not_follow_a_clock_that_is_set(drive
 
 
 def test_many_data_sets_push_no_stream_out_of_the_history(driver, monkeypatch):
-    monkeypatch.setattr(job_archive, "MAX_ARCHIVED", 3)
+    monkeypatch.setattr(archive, "MAX_ARCHIVED", 3)
     driver.ask(replace(submission(job_settings=settings()), job_id=JOB))
     found = driver.ask(FindJobManager(JOB))
     driver.give(JobStatusChanged(JOB, found.epoch, replace(found.view, state="FINISHED", version=2)))
@@ -178,9 +178,9 @@ def test_many_data_sets_push_no_stream_out_of_the_history(driver, monkeypatch):
 
 
 def test_of_old_data_sets_stages_and_plans_are_not_kept(driver, monkeypatch):
-    monkeypatch.setattr(job_archive, "MAX_STAGES", 25)
-    monkeypatch.setattr(job_archive, "MAX_DETAILED_SUBTASKS", 25)
-    plan = "x" * (job_archive.CHARACTERS_OF_SUBTASK * 9)
+    monkeypatch.setattr(archive, "MAX_STAGES", 25)
+    monkeypatch.setattr(archive, "MAX_DETAILED_SUBTASKS", 25)
+    plan = "x" * (archive.CHARACTERS_OF_SUBTASK * 9)
     going_on, *ended = ids = [JobId(f"{number:032x}") for number in range(6)]
     for number in ids:
         last = view(1, "RUNNING" if number == going_on else "FINISHED", job_id=number, stages=(STAGE,) * 10)
