@@ -33,7 +33,7 @@ TESTS = Path(__file__).resolve().parent
 MANY = 100
 """A run of so many test modules imports all of the package, and what it needs; one of fewer may need none of it."""
 
-LOOPS = ("headrace.engine.tables.table_loops", "headrace.engine.frames.frame_loops")
+LOOPS = ("headrace.engine.tables.table_loops", "headrace.engine.frames.loops")
 """Modules that have numba compile something, which takes ten seconds of a core if nobody has kept it."""
 
 LARGE = ("pandas", "ray", "sqlglot")

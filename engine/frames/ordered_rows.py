@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..tables.columns import Integers, Truths
 from ..tables.ordering import SortKey
-from . import frame_loops
+from . import loops
 from .frame_calls import Frame, Neighbour
 
 __all__ = ["OrderedRows", "first_of_runs"]
@@ -102,7 +102,7 @@ class OrderedRows:
             # A null is as far away from everything else as can be, and nothing is near it but nulls.
             keys = np.where(nulls == 0, keys, np.where(nulls < 0, _ENDS.min, _ENDS.max))
         found = np.empty(len(self), np.int64)
-        frame_loops.range_ends(np.ascontiguousarray(keys), self.starts, self.ends, distance, is_high, found)
+        loops.range_ends(np.ascontiguousarray(keys), self.starts, self.ends, distance, is_high, found)
         return found if nulls is None else np.where(nulls == 0, found, peers)
 
 

@@ -1,7 +1,7 @@
 """The new columns of rows in order, made piece by piece, so that they need not all be held at once.
 
 Places and neighbours come by where rows are; aggregates that are folded on arrays by their frames
-(`frame_values`), and all others row by row.
+(`folds`), and all others row by row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..functions.aggregates.contract import Aggregate
 from ..tables.columns import Truths
 from ..tables.ordering import SortKey, sort_key
 from .frame_calls import Frame, Neighbour, Place, value_of
-from .frame_values import finalised, folds, lifted, over_frames
+from .folds import finalised, folds, lifted, over_frames
 from .ordered_rows import OrderedRows
 
 __all__ = ["OverColumns", "by_distance", "used_names"]

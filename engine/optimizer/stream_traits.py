@@ -139,7 +139,7 @@ def _ends_with_its_row(frame: Frame | None) -> bool:
 
 
 def _folds(spec: Aggregate) -> bool:
-    from ..frames.frame_values import folds
+    from ..frames.folds import folds
 
     return folds(spec)
 

@@ -66,7 +66,7 @@ from .groups import (
     reduce,
     reduce_groups,
 )
-from .ranking import over_groups
+from .over_groups import over_groups
 from .two_inputs import co_group, condition_join, cross, join, paired, semi_join
 from .wire_records import conform, decode, encoded, gathered, ordered
 

@@ -51,7 +51,7 @@ def kept_for(columns: Mapping[str, Any], frame: Frame | None) -> Kept:
     if not specs or not all(isinstance(one, Aggregate) for one in specs):
         message = "places, neighbours and aggregates are computed by operators of their own"
         raise ProgramError(message)
-    from ..frames.frame_values import folds
+    from ..frames.folds import folds
 
     unknown = [one for one in specs if not folds(one)]
     if unknown:

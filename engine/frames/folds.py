@@ -22,7 +22,7 @@ from ..functions.aggregates.built_in import as_summand
 from ..functions.aggregates.contract import Aggregate
 from ..tables.columns import Integers, Truths, array_of_bits, bits_of, plain, validity
 from ..tables.ordering import order_of
-from . import frame_loops
+from . import loops
 
 __all__ = ["Folded", "finalised", "folds", "lifted", "over_frames"]
 
@@ -142,7 +142,7 @@ def _sums(values: pa.Array, lows: Integers, highs: Integers) -> pa.Array:
     if pa.types.is_floating(values.type):
         sums = np.empty(len(lows), np.float64)
         numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
-        frame_loops.sum_floats(numbers, _bytes(valid, len(values)), lows, highs, np.empty(len(values)), sums)
+        loops.sum_floats(numbers, _bytes(valid, len(values)), lows, highs, np.empty(len(values)), sums)
         return pa.array(sums, mask=~is_there)
     if pa.types.is_decimal(values.type):
         words = _decimal_sums(bits_of(values), valid, lows, highs)
@@ -206,7 +206,7 @@ def _extremes(values: pa.Array, lows: Integers, highs: Integers, *, is_min: bool
             keys = np.where(is_nan, np.iinfo(np.int64).max, keys)
     places = np.empty(len(lows), np.int64)
     valid = _bytes(validity(values), len(values))
-    frame_loops.best_places(np.ascontiguousarray(keys), valid, lows, highs, np.empty(len(values), np.int64), places)
+    loops.best_places(np.ascontiguousarray(keys), valid, lows, highs, np.empty(len(values), np.int64), places)
     return places
 
 
@@ -232,7 +232,7 @@ def _different(values: pa.Array, lows: Integers, highs: Integers) -> Integers:
         codes = groups.codes if valid is None else np.where(valid, groups.codes, -1)
     found = np.empty(len(lows), np.int64)
     counts = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
-    frame_loops.count_different(np.ascontiguousarray(codes), lows, highs, counts, found)
+    loops.count_different(np.ascontiguousarray(codes), lows, highs, counts, found)
     return found
 
 
