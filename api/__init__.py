@@ -148,7 +148,7 @@ if TYPE_CHECKING:
     from headrace.engine.functions.runtime_context import RuntimeContext
     from headrace.engine.functions.side_outputs import OutputTag
     from headrace.engine.functions.timestamps import TimestampAssigner
-    from headrace.engine.joins.lookup import AsyncLookupFunction, LookupCache, LookupFunction
+    from headrace.engine.lookups.enrichment import AsyncLookupFunction, LookupCache, LookupFunction
     from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
     from headrace.engine.kernel.config import (
         CheckpointingMode,
@@ -313,7 +313,7 @@ _NAMES_BY_MODULE = {
     ),
     "headrace.engine.functions.runtime_context": "RuntimeContext",
     "headrace.engine.functions.side_outputs": "OutputTag",
-    "headrace.engine.joins.lookup": "AsyncLookupFunction LookupCache LookupFunction",
+    "headrace.engine.lookups.enrichment": "AsyncLookupFunction LookupCache LookupFunction",
     "headrace.engine.functions.timestamps": "TimestampAssigner",
     "headrace.engine.checkpoint.restore_check": "OperatorReport RestoreReport RestoreVerdict StateReport",
     "headrace.engine.windows.triggers": (

@@ -42,6 +42,7 @@ ROOMS = (
     "engine/multi_joins",
     "engine/timed",
     "engine/connectors",
+    "engine/lookups",
     "engine/windows/columnar",
     "engine/windows",
     "engine/joins",

@@ -73,7 +73,7 @@ from .data_stream_sink import DataStreamSink, parallelism_behind, sink_of, users
 if TYPE_CHECKING:
     from headrace.engine.connectors.async_sinks import AsyncSink
     from headrace.engine.functions.async_functions import AsyncRetryStrategy
-    from headrace.engine.joins.lookup import LookupCache
+    from headrace.engine.lookups.enrichment import LookupCache
 
     from ..jobs.notebook_output import LiveOutput
     from .cached_stream import CachedDataStream

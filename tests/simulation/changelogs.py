@@ -28,8 +28,8 @@ from headrace.engine.columns.records import RowKind
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.frames.frame_calls import Frame, lead, row_number
 from headrace.engine.functions.aggregates import built_in as f
-from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables, missing_keys_again
-from headrace.engine.joins.lookup_questions import LookupTerms
+from headrace.engine.lookups.async_table_join import AsyncLookupJoinOfTables, missing_keys_again
+from headrace.engine.lookups.batch_questions import LookupTerms
 from headrace.engine.multi_joins.join_step import JoinChain, JoinStep, result_tag
 from headrace.engine.multi_joins.multi_join import MultiJoin
 from headrace.engine.operators.column_operators import SelectColumns

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, ProgramError, nearest
-from headrace.engine.joins.lookup import LookupCache
+from headrace.engine.lookups.enrichment import LookupCache
 from headrace.engine.kernel.config import parse_duration_ms
 
 if TYPE_CHECKING:

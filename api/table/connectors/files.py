@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.connectors.table_lookup import TableLookup
-from headrace.engine.joins.keyed_rows import KeyedRows
+from headrace.engine.lookups.keyed_rows import KeyedRows
 from headrace.engine.operators.column_operators import SelectColumns
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.engine.plan.plan import FileSource as FileSourceNode

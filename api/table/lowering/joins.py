@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.engine.changelog.join import ChangelogJoin
-from headrace.engine.joins.async_lookup_join import AsyncLookupJoinOfTables, missing_keys_again
-from headrace.engine.joins.lookup_join import LookupJoinOfTables
-from headrace.engine.joins.lookup_questions import LookupTerms
+from headrace.engine.lookups.async_table_join import AsyncLookupJoinOfTables, missing_keys_again
+from headrace.engine.lookups.table_join import LookupJoinOfTables
+from headrace.engine.lookups.batch_questions import LookupTerms
 from headrace.engine.multi_joins.join_step import JoinChain, result_tag
 from headrace.engine.multi_joins.multi_join import MultiJoin as MultiJoinOperator
 from headrace.engine.operators.column_operators import FilterColumns as FilterOperator

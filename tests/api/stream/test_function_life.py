@@ -60,7 +60,7 @@ from headrace.connectors.datagen import GeneratorSource, RateLimitedSource
 from headrace.connectors.scripted import ScriptedSource
 from headrace.engine.connectors.contract import SinkWriter
 from headrace.engine.functions.checkpointed import refuse_halves
-from headrace.engine.joins.lookup import AsyncLookupFunction
+from headrace.engine.lookups.enrichment import AsyncLookupFunction
 from headrace.stream.async_data_stream import AsyncDataStream as AsyncStreams
 from headrace.stream.connected_streams import BroadcastConnectedStream, ConnectedStreams
 from headrace.stream.data_stream import DataStream

@@ -19,7 +19,7 @@ from ..columns.records import MAX_BATCH_ROWS, Batch, Timestamps
 from ..errors import TypeMismatchError
 from ..tables.keyed_records import pairs_of
 from .keyed_rows import all_valid
-from .lookup import CachedRows, LookupCache
+from .enrichment import CachedRows, LookupCache
 
 if TYPE_CHECKING:
     from ..tables.columns import Integers

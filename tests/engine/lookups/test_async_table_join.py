@@ -14,9 +14,9 @@ from operator_harness import OperatorHarness
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import HeadraceError, UserFunctionError
-from headrace.engine.joins.async_lookup_join import MAX_ROWS, AsyncLookupJoinOfTables, missing_keys_again
-from headrace.engine.joins.lookup import LookupCache
-from headrace.engine.joins.lookup_questions import LookupTerms
+from headrace.engine.lookups.async_table_join import MAX_ROWS, AsyncLookupJoinOfTables, missing_keys_again
+from headrace.engine.lookups.enrichment import LookupCache
+from headrace.engine.lookups.batch_questions import LookupTerms
 from headrace.state.keyed.stored_names import StoredNames
 
 KEYS = (("a", "b"), ("k", "t"))

@@ -6,7 +6,7 @@ before the next barrier, so each row is joined once in what counts. After a fail
 rows than before.
 
 While the table is asked the task waits, as it does for Flink's synchronous lookups;
-`headrace.engine.joins.async_lookup_join` goes on meanwhile.
+`headrace.engine.lookups.async_table_join` goes on meanwhile.
 
 Source: Flink's ``LookupJoinRunner``, ``DefaultLookupCache``.
 """
@@ -19,8 +19,8 @@ from ..columns.records import Batch
 from ..connectors.table_lookup import TableLookup
 from ..functions.operator import Operator, OperatorContext
 from ..operators.column_operators import naming_operator
-from .lookup import LookupCache
-from .lookup_questions import LookupMetrics, LookupTerms, RememberedRows
+from .enrichment import LookupCache
+from .batch_questions import LookupMetrics, LookupTerms, RememberedRows
 
 __all__ = ["LookupJoinOfTables"]
 

@@ -10,7 +10,7 @@ from operator_harness import OperatorHarness
 from headrace.engine.errors import ConfigurationError, TypeMismatchError, UserFunctionError
 from headrace.engine.functions.async_functions import AsyncRetryStrategies, empty_result_predicate
 from headrace.engine.functions.keys import KeySelector
-from headrace.engine.joins.lookup import (
+from headrace.engine.lookups.enrichment import (
     AsyncLookupFunction,
     CachedRows,
     LookupCache,
