@@ -41,7 +41,7 @@ from headrace.formats.messages import TextMessages
 from headrace.formats.protobuf_messages import ProtobufMessages
 from headrace.formats.schema_registry import SchemaRegistry
 from headrace.state.files import hdfs, objects
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = {"value": TextMessages()}

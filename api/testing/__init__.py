@@ -21,25 +21,25 @@ Examples:
     ['a line']
 
 May import: `headrace.stream`, `headrace.connectors`, `headrace.jobs`, `headrace.arguments`, `headrace.engine`,
-`headrace.state`; the simulator in `simulated` only, inside functions. Start reading at `harness`, then
-`pipeline_harness`.
+`headrace.state`; the simulator in `simulated` only, inside functions. Start reading at `operators.harness`, then
+`pipelines.harness`.
 """
 
 from __future__ import annotations
 
 from ..connectors.scripted import Fail, Pause, ScriptedSource, Timed, Watermark
-from .function_harnesses import (
+from .operators.function_harnesses import (
     BroadcastTestHarness,
     KeyedOneInputTestHarness,
     OneInputTestHarness,
     TwoInputTestHarness,
 )
-from .harness import StreamRecord
-from .operator_harness import OperatorSnapshotParts, OperatorTestHarness
-from .pipeline_harness import PipelineSnapshot, PipelineTestHarness
+from .operators.harness import StreamRecord
+from .operators.operator_harness import OperatorSnapshotParts, OperatorTestHarness
+from .pipelines.harness import PipelineSnapshot, PipelineTestHarness
 from .simulated import SimulatedRun, run_simulated
-from .sink_harness import SinkAttempt, SinkTestHarness
-from .source_harness import SourceTestHarness
+from .sinks.harness import SinkAttempt, SinkTestHarness
+from .sources.harness import SourceTestHarness
 
 __all__ = [
     "BroadcastTestHarness",

@@ -31,9 +31,9 @@ from typing import Any
 from headrace.engine.connectors.contract import Source
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from . import source_harness
-from .source_harness import SourceTestHarness
-from .source_subject import SourceServer
+from .sources import harness as source_harness
+from .sources.harness import SourceTestHarness
+from .sources.subject import SourceServer
 
 __all__ = ["ACKNOWLEDGING_CONTRACT", "AcknowledgingSubject"]
 

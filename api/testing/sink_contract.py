@@ -35,7 +35,7 @@ from headrace.engine.errors import (
 )
 from headrace.state.reading.program_pickles import dump_program, load_program
 
-from .sink_subject import CrashError, SinkSubject
+from .sinks.subject import CrashError, SinkSubject
 
 __all__ = ["OWNED_SINK_CONTRACT", "SINK_CONTRACT", "SinkSubject"]
 

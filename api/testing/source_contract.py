@@ -31,8 +31,8 @@ from headrace.engine.errors import HeadraceError, MalformedRecordError, TypeMism
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.state.reading.program_pickles import dump_program, load_program
 
-from .source_harness import SourceTestHarness
-from .source_subject import SourceServer, SourceSubject
+from .sources.harness import SourceTestHarness
+from .sources.subject import SourceServer, SourceSubject
 
 __all__ = ["SOURCE_CONTRACT", "SourceServer", "SourceSubject"]
 

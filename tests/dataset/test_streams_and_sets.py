@@ -29,7 +29,7 @@ from headrace import functions as f
 from headrace.connectors.files import FileSink
 from headrace.connectors.scripted import Fail, Pause, ScriptedSource, Timed
 from headrace.engine.errors import CheckpointMismatchError, CheckpointNotFoundError, ConfigurationError, SourceError
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 PARALLELISM = 2
 BACKENDS = pytest.mark.parametrize("backend", ["heap", "rocksdb"])

@@ -142,7 +142,7 @@ def test_a_source_that_fetches(check, stops, tmp_path):
 
 
 def test_positions_that_go_ahead_with_what_was_fetched_are_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.testing.source_harness.PATIENCE_S", 0.5)
+    monkeypatch.setattr("headrace.testing.sources.harness.PATIENCE_S", 0.5)
     (check,) = [check for check in SOURCE_CONTRACT if check.__name__ == "goes_on_from_any_checkpoint"]
     with pytest.raises(AssertionError):
         check(subject_of(tmp_path, stops=False, reader=SharesItsPositions))

@@ -27,7 +27,7 @@ from headrace.connectors.hudi.timeline import read_timeline
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.files.filesystem import filesystem_for
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
-from headrace.testing.source_harness import SourceTestHarness
+from headrace.testing.sources.harness import SourceTestHarness
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

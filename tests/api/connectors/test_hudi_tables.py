@@ -11,7 +11,7 @@ from reading_kit import reader_of
 
 from headrace.connectors.hudi import HudiSource
 from headrace.engine.errors import ConfigurationError, SourceError
-from headrace.testing.source_harness import SourceTestHarness
+from headrace.testing.sources.harness import SourceTestHarness
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -26,7 +26,7 @@ from headrace.engine.errors import (
     SinkFencedError,
     TypeMismatchError,
 )
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 NUMBERS = pa.schema([("n", pa.int64())])
 ORIGIN = "0" * 12

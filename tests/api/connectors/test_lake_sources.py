@@ -16,7 +16,7 @@ from lake_tables import FORMATS, DeltaTables
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
-from headrace.testing.source_harness import SourceTestHarness
+from headrace.testing.sources.harness import SourceTestHarness
 
 NUMBERS = pa.schema([("n", pa.int64())])
 

@@ -338,7 +338,7 @@ def test_topic_of_kafka_to_its_end(check, kafka_server):  # noqa: F811
     ],
 )
 def test_a_source_that_is_wrong_is_caught(name, caught_by, tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.testing.source_harness.PATIENCE_S", 0.5)
+    monkeypatch.setattr("headrace.testing.sources.harness.PATIENCE_S", 0.5)
     wrong = getattr(shelf_source, name)
     options = {"reader" if issubclass(wrong, ShelfReader) else "enumerator": wrong}
     (check,) = [check for check in SOURCE_CONTRACT if check.__name__ == caught_by]

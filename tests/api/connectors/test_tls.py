@@ -25,7 +25,7 @@ from headrace.connectors.mqtt import MqttSink, MqttSource
 from headrace.connectors.nifi import NiFiSink, NiFiSource
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import HeadraceError
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 Make = Callable[[Tls], Any]
 

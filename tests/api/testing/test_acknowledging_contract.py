@@ -44,7 +44,7 @@ def test_a_source_that_is_right_passes(check):
     ],
 )
 def test_a_source_that_is_wrong_is_caught(name, caught_by, monkeypatch):
-    monkeypatch.setattr("headrace.testing.source_harness.PATIENCE_S", 0.5)
+    monkeypatch.setattr("headrace.testing.sources.harness.PATIENCE_S", 0.5)
     (check,) = [check for check in ACKNOWLEDGING_CONTRACT if check.__name__ == caught_by]
     with pytest.raises(AssertionError):
         check(post(getattr(post_source, name)))

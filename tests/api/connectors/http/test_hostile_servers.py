@@ -16,7 +16,7 @@ from headrace.connectors.http import HttpEventSource, HttpLineSource, HttpPageSo
 from headrace.connectors.http.client import Endpoint, HttpAwayError, HttpClient
 from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import HeadraceError
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

@@ -16,7 +16,7 @@ from headrace.connectors.http import HttpSink, JsonMessages, TextMessages, basic
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 
 @pytest.mark.parametrize(

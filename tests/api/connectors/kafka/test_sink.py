@@ -26,7 +26,7 @@ from headrace.engine.errors import (
     SinkError,
 )
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject, notices_output_behind_its_checkpoint
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 
 @pytest.mark.sampled(20)

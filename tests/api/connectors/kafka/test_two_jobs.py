@@ -15,7 +15,7 @@ from headrace.connectors.kafka.ledger import Note, Numbers, newer_output
 from headrace.connectors.kafka.open_transactions import TransactionCommitter
 from headrace.engine.connectors.contract import SinkHistory
 from headrace.engine.errors import InternalError, NewerOutputError
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 STAGINGS = pytest.mark.parametrize("staging", ["checkpoint", "transaction"])
 

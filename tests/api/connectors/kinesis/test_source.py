@@ -22,7 +22,7 @@ from headrace.connectors.kinesis import BytesMessages, JsonMessages, KinesisSour
 from headrace.connectors.kinesis.aggregation import hash_of
 from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, SourceError
-from headrace.testing.source_harness import SourceTestHarness
+from headrace.testing.sources.harness import SourceTestHarness
 
 HALF = 1 << 127
 

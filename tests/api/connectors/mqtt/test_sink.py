@@ -17,7 +17,7 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import SinkHistory, WriterContext
 from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError
 from headrace.engine.kernel.metrics import MetricGroup
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 
 def written(sink, rows, checkpoint_id=1):

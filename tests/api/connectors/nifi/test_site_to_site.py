@@ -24,7 +24,7 @@ from headrace.connectors.nifi.site_to_site import FlowFile, Place, decoded, enco
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, SinkError, SourceError
 from headrace.testing.acknowledging_contract import ACKNOWLEDGING_CONTRACT, AcknowledgingSubject
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 
 @pytest.fixture

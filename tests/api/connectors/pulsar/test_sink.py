@@ -27,7 +27,7 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import CommitterContext, SinkHistory
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, HeadraceError, PossibleLossError
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 PLAIN = "public/plain"
 

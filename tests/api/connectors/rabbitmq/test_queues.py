@@ -26,7 +26,7 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.connectors.contract import EnumeratorContext
 from headrace.engine.errors import ConfigurationError, HeadraceError, SinkError, SourceError
 from headrace.testing.acknowledging_contract import ACKNOWLEDGING_CONTRACT, AcknowledgingSubject
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 
 def source_of(server, queues, **arguments):

@@ -26,7 +26,7 @@ from headrace.connectors.rabbitmq.protocol.stream_client import StreamConnection
 from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, HeadraceError, SourceError
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 
 def sink_of(server, stream, value=None):

@@ -16,7 +16,7 @@ from headrace.connectors.redis import JsonMessages, RedisHashes, RedisSink, Redi
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import CheckpointMismatchError, HeadraceError, PossibleLossError
 from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 ROWS = [{"id": 1, "kind": "a", "n": 7}, {"id": 2, "kind": "b:c", "n": None}]
 

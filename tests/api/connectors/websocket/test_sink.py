@@ -17,7 +17,7 @@ from headrace import RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.websocket import BytesMessages, JsonMessages, TextMessages, WebSocketSink
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, HeadraceError
-from headrace.testing.sink_harness import SinkTestHarness
+from headrace.testing.sinks.harness import SinkTestHarness
 
 ANSWERED = {"envelope": '{"number": ${number}, "row": ${record}}', "acknowledged_by": "/ack", "refused_by": "/error"}
 

@@ -15,9 +15,9 @@ from typing import Any
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.operator import Operator
 
-from ..arguments.checks import key_selector_of
-from ..stream.data_stream import DataStream
-from ..stream.environment import StreamExecutionEnvironment
+from ...arguments.checks import key_selector_of
+from ...stream.data_stream import DataStream
+from ...stream.environment import StreamExecutionEnvironment
 from .operator_harness import OperatorTestHarness
 
 __all__ = ["BroadcastTestHarness", "KeyedOneInputTestHarness", "OneInputTestHarness", "TwoInputTestHarness"]

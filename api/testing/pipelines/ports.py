@@ -22,9 +22,9 @@ from headrace.engine.graph.transformations import OperatorKind, OperatorTransfor
 from headrace.engine.operators.event_time import WatermarkStrategy
 from headrace.state.identifiers import VertexId
 
-from ..stream.data_stream import DataStream
-from ..stream.environment import StreamExecutionEnvironment
-from .harness import WatermarkGuard
+from ...stream.data_stream import DataStream
+from ...stream.environment import StreamExecutionEnvironment
+from ..operators.harness import WatermarkGuard
 
 __all__ = ["ENVIRONMENT_NAMES", "OUTPUT_REPORT", "Fed", "Input", "declare_inputs", "declare_outputs", "vertex_of"]
 

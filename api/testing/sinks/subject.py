@@ -20,7 +20,7 @@ from headrace.engine.connectors.contract import (
 )
 from headrace.engine.connectors.sink_protocols import SupportsGlobalCommitter
 
-from .sink_harness import SinkTestHarness
+from .harness import SinkTestHarness
 
 __all__ = ["CrashError", "SinkSubject"]
 

@@ -22,7 +22,7 @@ from headrace.engine.errors import HeadraceError, ProgramError
 from headrace.engine.functions.side_outputs import OutputTag
 from headrace.engine.kernel.config import parse_duration_ms
 
-from ..arguments.checks import tag_id_of
+from ...arguments.checks import tag_id_of
 
 __all__ = ["Harness", "StreamRecord", "batch_of", "records_of_batch"]
 

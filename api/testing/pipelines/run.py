@@ -53,9 +53,9 @@ from headrace.state.identifiers import ExecutionAttemptId, JobId, OperatorId, Ve
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.reading.program_pickles import dump_program
 
-from ..jobs.client import print_report
-from .pipeline_ports import OUTPUT_REPORT, Fed
-from .works import WorkRunner
+from ...jobs.client import print_report
+from .ports import OUTPUT_REPORT, Fed
+from ..operators.works import WorkRunner
 
 __all__ = ["CheckpointPlace", "ProgramRun"]
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from headrace.engine.connectors.contract import Source
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from .source_harness import SourceTestHarness
+from .harness import SourceTestHarness
 
 __all__ = ["SourceServer", "SourceSubject"]
 

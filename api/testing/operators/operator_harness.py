@@ -29,7 +29,7 @@ from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import key_groups_of, subtask_of
 from headrace.state.reading.program_pickles import dump_program, load_program
 
-from ..stream.data_stream import DataStream
+from ...stream.data_stream import DataStream
 from .harness import Harness, WatermarkGuard, batch_of, records_of_batch
 from .subtask import StateCounts, SubtaskState
 from .works import WorkRunner

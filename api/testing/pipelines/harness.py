@@ -27,11 +27,11 @@ from headrace.engine.kernel.config import CheckpointSettings
 from headrace.engine.kernel.metrics import combined
 from headrace.engine.protocol.task_messages import MetricsReported
 
-from ..stream.environment import StreamExecutionEnvironment
-from .harness import Harness, batch_of, records_of_batch
-from .pipeline_ports import ENVIRONMENT_NAMES, Input, declare_inputs, declare_outputs, vertex_of
-from .pipeline_run import CheckpointPlace, ProgramRun
-from .subtask import StateCounts
+from ...stream.environment import StreamExecutionEnvironment
+from ..operators.harness import Harness, batch_of, records_of_batch
+from .ports import ENVIRONMENT_NAMES, Input, declare_inputs, declare_outputs, vertex_of
+from .run import CheckpointPlace, ProgramRun
+from ..operators.subtask import StateCounts
 
 __all__ = ["PipelineSnapshot", "PipelineTestHarness"]
 
