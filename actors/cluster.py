@@ -376,7 +376,7 @@ class Cluster:
         """Return whether what one of its processes writes to its disk may be out of reach of another one."""
         if self.actor_system != "ray":
             return False
-        from .ray.autoscaler import may_span_machines
+        from .ray.node_types import may_span_machines
 
         return may_span_machines()
 

@@ -12,7 +12,7 @@ from headrace.sql.functions.contract import Typed
 from headrace.sql.functions.registry import FunctionRegistry
 from headrace.sql.parsing.dialect import Flink
 from headrace.sql.parsing.errors import SqlText
-from headrace.sql.parsing.types import sql_name
+from headrace.sql.parsing.sql_types import sql_name
 from headrace.sql.parsing.understood import require_understood
 from headrace.sql.scope import Scope, ScopeColumn
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.actors.ray.autoscaler import NodeType, types_in
+from headrace.actors.ray.node_types import NodeType, types_in
 
 ROOT = Path(__file__).resolve().parents[1]
 

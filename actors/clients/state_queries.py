@@ -46,7 +46,7 @@ from headrace.state.keys.key_groups import key_groups_of, subtask_of
 from headrace.state.open.plain_objects import plain_value
 from headrace.state.open.reader import EVERYTHING, Selection, SnapshotReader, encoded_key
 from headrace.state.open.stored_states import StoredState, states_of
-from headrace.state.open.types import (
+from headrace.state.open.column_types import (
     array_of,
     field_of,
     is_certain,

@@ -35,7 +35,7 @@ from headrace.state.type_variables import T1
 from ..arguments.checks import field_of, text
 from ..arguments.known_columns import naming_step
 from .recorded import Recorded
-from .types import (
+from .record_types import (
     declared_schema,
     field_type,
     group_key,

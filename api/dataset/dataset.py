@@ -61,7 +61,7 @@ from ..arguments.taken_types import check_taken
 from .columns import ColumnVerbs
 from .grouped import GroupedDataSet, GroupVerbs
 from .two_inputs import TwoInputVerbs
-from .types import declared_schema, function_schema, group_key, order_of
+from .record_types import declared_schema, function_schema, group_key, order_of
 from .writes import WriteVerbs
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from .files.outputs import require_apart
 from .reported_runs import RunReports
 from .run_record import RunRecord, listener_of, now_ms, showing
 from .sources import DataSetSources
-from .types import declared_schema
+from .record_types import declared_schema
 
 if TYPE_CHECKING:
     from headrace.engine.kernel.rest_settings import RestSettings

@@ -20,7 +20,7 @@ from headrace.engine.errors import ConfigurationError, ProgramError, SourceError
 from headrace.engine.plan.plan import record_shape
 from headrace.state.files.filesystem import filesystem_for
 
-from .types import schema_with_kind
+from .record_types import schema_with_kind
 
 __all__ = ["merged_type", "plain_schema", "refuse_doubled", "require_one_type", "types_in"]
 

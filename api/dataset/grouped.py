@@ -39,7 +39,7 @@ from headrace.state.type_variables import T1
 from ..arguments.checks import described, field_of, whole
 from ..arguments.function_shapes import CombineGroupOf, ReduceGroupOf
 from ..arguments.known_columns import naming_step
-from .types import check_fields, function_schema, order_of, schema_with_kind
+from .record_types import check_fields, function_schema, order_of, schema_with_kind
 
 if TYPE_CHECKING:
     from .dataset import DataSet

@@ -30,7 +30,7 @@ from headrace.state.type_variables import T1
 
 from ..arguments.checks import whole
 from .dataset import DataSet
-from .types import is_same_type
+from .record_types import is_same_type
 
 __all__ = ["DeltaIterationBuilder", "IterativeDataSet", "bulk_iteration", "delta_iteration"]
 

@@ -35,7 +35,7 @@ from headrace.state.type_variables import T1, T2
 from ..arguments.checks import described, field_of, require_instance
 from ..arguments.function_shapes import CoGroupOf, CrossOf, JoinOf, KeyOf
 from .dataset import DataSet
-from .types import field_type, function_schema, group_key, order_of, schema_with_kind
+from .record_types import field_type, function_schema, group_key, order_of, schema_with_kind
 
 if TYPE_CHECKING:
     from .environment import ExecutionEnvironment

@@ -32,7 +32,7 @@ from .file_types import (
     types_in,
 )  # fmt: skip
 from .files.inputs import FolderColumns, InputFile, Paths, csv_headers, files_at, first_beginning, folder_columns
-from .types import declared_schema, schema_of_rows, schema_with_kind
+from .record_types import declared_schema, schema_of_rows, schema_with_kind
 
 if TYPE_CHECKING:
     from ..jobs.snapshots import Snapshot

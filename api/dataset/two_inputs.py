@@ -19,7 +19,7 @@ from headrace.state.type_variables import T1
 
 from ..arguments.known_columns import naming_step
 from .recorded import Recorded
-from .types import is_same_type, schema_with_kind
+from .record_types import is_same_type, schema_with_kind
 
 if TYPE_CHECKING:
     from .dataset import DataSet

@@ -25,7 +25,7 @@ from ..formats.csv_lexing import require_delimiter
 from ..formats.folders import require_folder_columns
 from .files.outputs import FilesOfSink
 from .recorded import Recorded
-from .types import check_fields
+from .record_types import check_fields
 
 __all__ = ["WriteVerbs"]
 

@@ -36,7 +36,7 @@ from headrace.state.open.plain_objects import plain_value
 from headrace.state.open.reader import EVERYTHING, Row, Selection, SnapshotReader, encoded_key, number_of
 from headrace.state.open.stored_states import StoredState, states_of
 from headrace.state.open.tables import columnar_tables, observed_columns
-from headrace.state.open.types import Observed
+from headrace.state.open.column_types import Observed
 from headrace.state.open.values import open_pickle
 from headrace.state.open.writer import SnapshotWriter
 from headrace.state.reading.signing import key_file_of

@@ -18,7 +18,7 @@ from .functions.contract import Typed, constant
 from .functions.maps import map_of, value_of
 from .functions.rows import as_row
 from .parsing.errors import SqlError
-from .parsing.types import arrow_type
+from .parsing.sql_types import arrow_type
 
 __all__ = ["CONSTRUCTORS", "array", "between", "bracket", "is_json", "overlaps", "row"]
 

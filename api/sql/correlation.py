@@ -28,7 +28,7 @@ from .functions import operators as sql
 from .functions.coercion import cast_to, together
 from .functions.contract import Typed, literal_of
 from .parsing.errors import SqlError
-from .parsing.types import sql_name
+from .parsing.sql_types import sql_name
 from .relations import Builder, Relation
 from .scope import NestedScope, Scope, ScopeColumn
 

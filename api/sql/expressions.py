@@ -24,7 +24,7 @@ from .functions.coercion import cast_to, is_text
 from .functions.contract import Typed, literal_of
 from .functions.registry import FunctionRegistry
 from .parsing.errors import SqlError, SqlText
-from .parsing.types import arrow_type, sql_name, text_length
+from .parsing.sql_types import arrow_type, sql_name, text_length
 from .scope import Scope
 
 __all__ = ["STANDS_FOR", "ExpressionBinder", "conjuncts", "interval_ms", "is_aggregate_call", "whole_number"]

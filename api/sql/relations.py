@@ -50,7 +50,7 @@ from headrace.engine.plan.table_nodes import (
 
 from .functions.contract import Typed
 from .parsing.errors import SqlError
-from .parsing.types import sql_name
+from .parsing.sql_types import sql_name
 from .scope import Scope, ScopeColumn
 
 __all__ = ["Builder", "Relation", "group_key", "unique_names"]

@@ -32,7 +32,7 @@ from .functions import operators as sql
 from .functions.coercion import together
 from .functions.contract import KernelCall, Typed, literal_of
 from .parsing.errors import SqlError
-from .parsing.types import sql_name
+from .parsing.sql_types import sql_name
 from .relations import Builder, Relation
 from .scope import NestedScope, Scope, ScopeColumn
 

@@ -17,7 +17,7 @@ from headrace.engine.operators.expanding import Expansion, Unnest
 from .contract import Queries
 from .functions.contract import Typed
 from .parsing.errors import SqlError
-from .parsing.types import sql_name
+from .parsing.sql_types import sql_name
 from .relations import Relation, unique_names
 from .scope import Scope, ScopeColumn
 

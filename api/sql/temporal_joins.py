@@ -19,7 +19,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace.engine.columns.expressions import lit
-from headrace.engine.optimizer.projections import name_above, nodes_below
+from headrace.engine.optimizer.rewriting import name_above, nodes_below
 from headrace.engine.optimizer.stream_traits import renamed_below
 from headrace.engine.optimizer.top_n import find_top_n
 from headrace.engine.plan.plan import FORWARD, FilterColumns, Node, Select, walk

@@ -15,7 +15,7 @@ from headrace.engine.plan.table_nodes import WindowKind, WindowSpec
 
 from .expressions import interval_ms
 from .parsing.errors import SqlError, SqlText
-from .parsing.types import sql_name
+from .parsing.sql_types import sql_name
 from .relations import Builder, Relation
 from .scope import Scope, ScopeColumn
 

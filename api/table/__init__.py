@@ -1,8 +1,8 @@
 """Tables and SQL over streams and bounded data.
 
 ``TableEnvironment.create(mode="streaming")`` begins a program; ``execute_sql`` creates tables and asks queries.
-`environment` runs statements (`catalog_verbs` those about names, `descriptors` describe tables without text), `table`
-has the verbs of the Table API, which write queries of `headrace.table.expressions` (`functions` and
+`environment` runs statements (`catalog_verbs` those about names, `table_descriptors` describe tables without text),
+`table` has the verbs of the Table API, which write queries of `headrace.table.expressions` (`functions` and
 `aggregate_functions` are functions of Python, `inserting` has statement sets). `catalog` knows names, `file_catalog`
 keeps them in a folder, `shown` tells of them, `statement_tables` makes plans of the tables that a statement names,
 `connectors` is what tables are connected to. `execution` runs plans as `settings` say, by the streams that `lowering`
@@ -16,7 +16,7 @@ May import: `headrace.sql`, `headrace.stream`, `headrace.dataset`, `headrace.con
 from typing import Any
 
 from .aggregate_functions import AggregateFunction, udaf
-from .descriptors import DataTypes, EnvironmentSettings, FormatDescriptor, Schema, TableDescriptor
+from .table_descriptors import DataTypes, EnvironmentSettings, FormatDescriptor, Schema, TableDescriptor
 from .environment import TableEnvironment
 from .expressions.expression import Expression, call, col, expr, lit
 from .expressions.table_windows import (

@@ -23,7 +23,7 @@ from ..sql.functions.coercion import cast_to
 from ..sql.functions.contract import Typed, literal_of
 from ..sql.functions.rows import as_row
 from ..sql.parsing.errors import SqlError
-from ..sql.parsing.types import parse_type
+from ..sql.parsing.sql_types import parse_type
 from .expressions.expression import Expression, call
 
 __all__ = ["AggregateFunction", "UserDefinedAggregateFunction", "udaf"]

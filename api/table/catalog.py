@@ -22,7 +22,7 @@ from ..sql.parsing.names import parts_of, path_of
 from ..sql.parsing.statements import CreateTable, CreateView
 from ..sql.relations import Relation
 from .connectors.contract import TableConnector
-from .services.registry import connector_of
+from .services.connectors_by_name import connector_of
 
 __all__ = [
     "Catalog",

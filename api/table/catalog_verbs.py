@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from ..sql.parsing.names import parts_of
 from .catalog import Catalogs, CatalogView, TemporaryView
-from .descriptors import TableDescriptor, literal
+from .table_descriptors import TableDescriptor, literal
 from .expressions.rendering import quoted
 from .result import TableResult
 from .table import Table

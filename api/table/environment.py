@@ -59,8 +59,8 @@ from .catalog import Catalogs, CatalogTable, CatalogView, TemporaryTable, Tempor
 from .catalog_verbs import CatalogVerbs, quoted_path
 from .compiled_plans import plan_exists, read_plan, write_plan
 from .connectors.changelog import ChangelogColumns, behind
-from .connectors.given import GivenTable
-from .descriptors import EnvironmentSettings, fields_of
+from .connectors.program_rows import GivenTable
+from .table_descriptors import EnvironmentSettings, fields_of
 from .execution import Execution
 from .file_catalog import catalog_of
 from .functions import UserDefinedFunction, UserDefinedTableFunction

@@ -22,7 +22,7 @@ from headrace.state.values.sharing import shown
 
 from ..sql.functions.coercion import cast_to
 from ..sql.functions.contract import Function, KernelCall, RowCall, TableFunction, Typed, as_arrays
-from ..sql.parsing.types import parse_type, sql_name
+from ..sql.parsing.sql_types import parse_type, sql_name
 from .aggregate_functions import argument_counts
 from .expressions.expression import Expression, call
 

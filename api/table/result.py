@@ -19,7 +19,7 @@ from headrace.engine.errors import ProgramError
 from ..arguments.checks import whole
 from ..jobs.client import JobClient
 from ..jobs.notebook_output import LiveOutput, require_notebook
-from ..sql.parsing.types import sql_name
+from ..sql.parsing.sql_types import sql_name
 from .connectors.changelog import text_of
 
 __all__ = ["RowsResult", "StatementResult", "TableResult"]

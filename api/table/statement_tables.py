@@ -18,7 +18,7 @@ from ..sql.expressions import interval_ms
 from ..sql.parsing.errors import SqlError, SqlText, place_of
 from ..sql.parsing.names import path_of
 from ..sql.parsing.statements import WatermarkSpec
-from ..sql.parsing.types import sql_name
+from ..sql.parsing.sql_types import sql_name
 from ..sql.query import QueryBinder
 from ..sql.relations import Builder, Relation
 from ..sql.scope import Scope, ScopeColumn

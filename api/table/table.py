@@ -20,7 +20,7 @@ from headrace.engine.errors import HeadraceError, ProgramError, nearest
 from ..arguments.checks import require_instance
 from ..jobs.notebook_output import LiveOutput
 from ..sql.functions.registry import SqlFunction
-from ..sql.parsing.types import sql_name
+from ..sql.parsing.sql_types import sql_name
 from ..sql.relations import Relation
 from .expressions.expression import Expression, as_expression, col, expr
 from .expressions.rendering import Rendering, WindowPart, quoted

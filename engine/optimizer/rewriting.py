@@ -12,9 +12,10 @@ from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from ..errors import ProgramError
-from ..plan.plan import BulkIteration, DeltaIteration, IterationInput, Node, walk
+from ..plan.plan import BulkIteration, DeltaIteration, IterationInput, Node, Select, walk
+from ..plan.table_nodes import Expand
 
-__all__ = ["noted", "once_per_node", "readers_of", "rewritten"]
+__all__ = ["name_above", "nodes_below", "noted", "once_per_node", "readers_of", "rewritten"]
 
 N = TypeVar("N", bound=Node)
 T = TypeVar("T")
@@ -27,6 +28,30 @@ def readers_of(roots: tuple[Node, ...]) -> dict[int, list[Node]]:
         for parent in (*node.parents, *node.step_roots):
             readers.setdefault(parent.id, []).append(node)
     return readers
+
+
+def nodes_below(node: Node, kinds: tuple[type[Node], ...] = (Select,)) -> tuple[Node, list[Node]]:
+    """The first node below that is none of some kinds, and those above it, the highest first."""
+    path: list[Node] = []
+    while isinstance(node, kinds):
+        path.append(node)
+        node = node.inputs[0]
+    return node, path
+
+
+def name_above(name: str, path: list[Node]) -> str | None:
+    """What a column is called above some projections; None if it does not come through as it is."""
+    for node in reversed(path):
+        if isinstance(node, Expand):
+            continue
+        assert isinstance(node, Select)
+        found = [new for new, value in node.columns.items() if value.structure == ("col", name)]
+        if not found:
+            if node.keep and name not in node.columns:
+                continue
+            return None
+        name = found[0]
+    return name
 
 
 def noted(node: N, note: str) -> N:

@@ -15,8 +15,7 @@ from ..plan.plan import FilterColumns, Node, Order, OverGroups, Select, walk
 from ..plan.table_nodes import ProcessingTime, TopN
 from .join_filters import all_of, conditions_of
 from .optimizer import Roots
-from .projections import name_above, nodes_below
-from .rewriting import noted, rewritten
+from .rewriting import name_above, nodes_below, noted, rewritten
 from .stream_traits import renamed_below
 
 __all__ = ["drop_places", "find_top_n"]

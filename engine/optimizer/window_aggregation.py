@@ -17,8 +17,7 @@ from ..functions.keys import KeySelector
 from ..plan.plan import Aggregation, FilterColumns, GroupKey, Node, Select
 from ..plan.table_nodes import Expand, WindowAggregation, WindowKind, WindowRows, WindowSpec
 from .optimizer import Roots
-from .projections import name_above, nodes_below
-from .rewriting import noted, readers_of, rewritten
+from .rewriting import name_above, nodes_below, noted, readers_of, rewritten
 
 __all__ = ["filters_below_windows", "find_window_aggregation"]
 

@@ -24,7 +24,7 @@ from headrace.state.keyed.kinds import StateDescriptor
 from headrace.state.keyed.layouts import NOTHING
 from headrace.state.keys.hashing import hash_keys, with_one_nan
 from headrace.state.keys.key_groups import key_groups_of
-from headrace.state.open.types import array_of, field_of, is_certain, refined, schema_of_values
+from headrace.state.open.column_types import array_of, field_of, is_certain, refined, schema_of_values
 from headrace.state.open.values import Opaque, open_pickle, pickled
 from headrace.state.values.sharing import shown
 from headrace.state.values.type_sources import schema_text, type_of_hint

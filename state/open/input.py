@@ -22,7 +22,7 @@ from ..keys.hashing import with_one_nan
 from ..values.sharing import shown
 from ..values.type_sources import schema_text
 from ..values.types import Schema
-from .types import fields_of, schema_of_field, values_of
+from .column_types import fields_of, schema_of_field, values_of
 from .values import Opaque
 
 __all__ = ["InputColumns", "fits"]

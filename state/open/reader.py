@@ -29,7 +29,7 @@ from rocksdict import Options
 from ..backends.heap.tables import COLUMNAR_PREFIX
 from ..backends.rocksdb.columnar import decoded_run
 from ..backends.rocksdb.database import Database, SlotMemory
-from ..backends.rocksdb.encoding import (
+from ..backends.rocksdb.row_encoding import (
     decode_key,
     decode_value,
     encode_key,

@@ -37,7 +37,7 @@ from ..values.types import Schema
 from .names import TIMERS
 from .reader import EVERYTHING, Row, Selection, SnapshotReader
 from .stored_states import StoredState
-from .types import Observed, array_of, field_of, fields_of, is_certain, refined
+from .column_types import Observed, array_of, field_of, fields_of, is_certain, refined
 from .values import Unpickle
 
 __all__ = ["StateColumns", "columnar_tables", "observed_columns"]

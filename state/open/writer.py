@@ -50,7 +50,7 @@ from .input import InputColumns, fits
 from .names import FUNCTION_PREFIX, RUN_MARKS
 from .reader import EVERYTHING, SnapshotReader
 from .stored_states import StoredState
-from .types import schema_of_values
+from .column_types import schema_of_values
 from .values import open_pickle
 
 __all__ = ["SnapshotWriter"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.actors.ray.autoscaler import NodeType, _first_status, _Status, report_of, types_in
+from headrace.actors.ray.node_types import NodeType, _first_status, _Status, report_of, types_in
 from headrace.engine.kernel.cluster_shape import NodeShape
 
 HEAD = {"NodeID": "h", "NodeManagerAddress": "10.0.0.1", "Resources": {"node:10.0.0.1": 1.0}}

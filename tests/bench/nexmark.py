@@ -51,7 +51,7 @@ from nexmark_kit import BY_THE_CLOCK, EVENTS, FILES, QUERIES, SIDE_INPUT, add_ev
 
 from headrace.connectors.nexmark import NexmarkGenerator
 from headrace.engine.errors import HeadraceError
-from headrace.sql.parsing.types import sql_name
+from headrace.sql.parsing.sql_types import sql_name
 from headrace.table import TableEnvironment
 
 # Workers have no such module: the function of q14 travels by value.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.engine.checkpoint.statistics import figures
+from headrace.engine.checkpoint.stats_tracker import figures
 from headrace.engine.protocol.details import (
     CheckpointView,
     Figures,

@@ -26,7 +26,7 @@ from headrace.engine.kernel.machine import Address
 from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.protocol.query_messages import StateDescription
 from headrace.state.identifiers import JobId
-from headrace.state.open.types import schema_of_field, values_of
+from headrace.state.open.column_types import schema_of_field, values_of
 from headrace.state.values.json_keys import example_of_key, key_of_text
 from headrace.state.values.json_text import json_text
 from headrace.state.values.type_sources import schema_text

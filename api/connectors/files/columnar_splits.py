@@ -18,7 +18,7 @@ from headrace.engine.errors import SourceError
 
 from ...formats.containers.orc_files import open_orc, stripe_batches
 from ...formats.containers.parquet_files import has_column, open_parquet, row_group_batches
-from .identity import require_same_file, source_of
+from .same_file import require_same_file, source_of
 from .settings import FileSettings
 from .splits import Reading
 

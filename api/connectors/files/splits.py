@@ -26,7 +26,7 @@ from ...formats.containers.typed_files import columns_in, container_records_of
 from ...formats.contract import ContainedRecords, RecordFormat, Rejected, decode_all
 from ...formats.json_lines import JsonColumns, JsonRows
 from ...formats.text import TextLines
-from .identity import head_of, manner_of, require_same_file, require_same_manner, source_of
+from .same_file import head_of, manner_of, require_same_file, require_same_manner, source_of
 from .locations import find_files
 from .settings import FileSettings
 
@@ -111,7 +111,7 @@ class TextSplit:
     The position is ``{"byte", "line", "records", "manner", "head"}``: where the current block begins, the number of its
     first line (from 1; None in a range that begins within a file), and how many of its good records were given. Its bad
     records were dealt with if any good one was given. The last two tell whether it still means that: see
-    `headrace.connectors.files.identity`.
+    `headrace.connectors.files.same_file`.
     """
 
     def __init__(self, split: Split, settings: FileSettings, context: ReaderContext) -> None:

@@ -27,7 +27,7 @@ from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.aggregates.distinct import VALUE, OfDistinct
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .arrays import distinct_key
 from .coercion import as_decimal_type, cast_to, is_number, is_text, list_like
 from .contract import KernelCall, Typed, constant, require, row_by_row

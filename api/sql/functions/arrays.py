@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.engine.columns.kernels import Value
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .coercion import cast_to, common_type, is_number, is_text, starts_and_sizes, together
 from .contract import Function, KernelCall, Typed, as_arrays, require, row_by_row
 

@@ -15,7 +15,7 @@ from headrace.engine.columns.kernels import KERNELS, Value, compute
 from headrace.engine.errors import HeadraceError
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .coercion import is_number, is_text, with_parts
 from .contract import KernelCall, Typed, row_by_row
 from .spelling import spelling_of

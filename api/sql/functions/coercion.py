@@ -17,7 +17,7 @@ from headrace.engine.columns.expressions import lit
 from headrace.engine.columns.kernels import KERNELS, Value
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .contract import KernelCall, Typed
 
 __all__ = [

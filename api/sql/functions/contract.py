@@ -20,7 +20,7 @@ from headrace.engine.columns.kernels import Value, compute
 from headrace.engine.errors import HeadraceError, TypeMismatchError, UserFunctionError
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 
 __all__ = [
     "Function",

@@ -16,7 +16,7 @@ from urllib.parse import quote_plus, urlsplit
 import pyarrow as pa
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .coercion import cast_to, is_text
 from .contract import Function, Typed, made, require, row_by_row
 

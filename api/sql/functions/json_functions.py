@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import lit
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .coercion import cast_to, is_number, is_text
 from .contract import Function, KernelCall, Typed, made, require, row_by_row
 from .json_paths import JsonPath, NotFoundError, json_of, parsed_json, path_of, whole_text

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.engine.columns.kernels import Value
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .arrays import distinct_key, is_array
 from .coercion import cast_to, common_type, is_text, list_like, together
 from .contract import Function, KernelCall, Typed, made, require, row_by_row

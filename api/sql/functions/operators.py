@@ -22,7 +22,7 @@ from headrace.engine.columns.kernels import KERNELS, Value, compute
 from headrace.engine.errors import UserFunctionError
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .coercion import as_decimal_type, cast_to, common_type, is_number, is_text, together
 from .contract import KernelCall, Typed, require, row_by_row
 

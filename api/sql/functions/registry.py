@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.engine.errors import nearest
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from . import arrays, encodings, json_functions, maps, numbers, patterns, printf, texts, times
 from .aggregates import AGGREGATES, AggregateFunction
 from .catalogue import ABSENT, absent

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.engine.columns.kernels import Value, compute
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .coercion import cast_to, is_number, is_text, together
 from .contract import Function, KernelCall, Typed, literal_of, made, require, row_by_row
 from .operators import call, concatenated

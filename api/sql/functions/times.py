@@ -17,7 +17,7 @@ from headrace.engine.columns.expressions import lit
 from headrace.engine.columns.kernels import Value, compute
 
 from ..parsing.errors import SqlError
-from ..parsing.types import sql_name
+from ..parsing.sql_types import sql_name
 from .coercion import cast_to, is_number, is_text
 from .contract import Function, KernelCall, Typed, constant, literal_of, made, require, row_by_row
 from .operators import call, case, coalesced, is_null

@@ -45,7 +45,7 @@ from .statements import (
     Use,
     WatermarkSpec,
 )
-from .types import arrow_type
+from .sql_types import arrow_type
 
 __all__ = ["is_complete", "parse_script", "parse_statements", "pieces_of"]
 

@@ -22,7 +22,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.engine.operators.event_time import WatermarkStrategy
 
 from ...connectors.datagen import GeneratorSource
-from ...sql.parsing.types import sql_name
+from ...sql.parsing.sql_types import sql_name
 from .contract import Options, TableConnector
 
 if TYPE_CHECKING:

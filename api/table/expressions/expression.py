@@ -20,7 +20,7 @@ from headrace.engine.errors import ProgramError, nearest
 
 from ...arguments.checks import require_instance
 from ...sql.functions.catalogue import ABSENT
-from ...sql.parsing.types import parse_type, sql_name
+from ...sql.parsing.sql_types import parse_type, sql_name
 from .literals import literal_text
 from .rendering import CalledFunction, Rendering, RowsOfTable, WindowPart, quoted
 from .sql_calls import Given, Scalar, SqlCalls, word_of

@@ -16,7 +16,7 @@ from headrace.state.credentials import masked
 from headrace.state.identifiers import VertexId
 
 from ...checkpoint.io import is_newest_kept
-from ...checkpoint.statistics import CheckpointStatistics
+from ...checkpoint.stats_tracker import CheckpointStatistics
 from ...execution.graph import check_transition
 from ...kernel.event_log import EventLog
 from ...kernel.restart_backoff import RestartBackoff

@@ -22,7 +22,7 @@ from ...keys.hashing import hash_key, hash_keys
 from ...keys.key_groups import KeyGroupRange, key_groups_of
 from ...values.sharing import shown, types_of
 from .database import Database, SlotMemory, new_batch
-from .encoding import encode_key, encode_key_with_classes, encode_keys
+from .row_encoding import encode_key, encode_key_with_classes, encode_keys
 
 if TYPE_CHECKING:
     from .rows import RowFormat, Rows

@@ -26,7 +26,7 @@ from ...keys.key_groups import KeyGroupRange, key_groups_of
 from ...reading.arrow_reading import read_arrow_stream
 from .cache import RowPool
 from .database import Database, SlotMemory, new_batch
-from .encoding import (
+from .row_encoding import (
     encode_namespace,
     next_prefix,
     split_namespace,

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...keyed.contract import Namespace
 from .cache import ABSENT, RowPool
-from .encoding import (
+from .row_encoding import (
     decode_key,
     is_plain,
     original_key,

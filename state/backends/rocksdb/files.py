@@ -33,7 +33,7 @@ from ...keys.hashing import hash_key
 from ...keys.key_classes import has_renamed_classes
 from ...keys.key_groups import KeyGroupRange
 from .database import Database, SlotMemory, new_batch
-from .encoding import encode_key, original_key, split_namespace
+from .row_encoding import encode_key, original_key, split_namespace
 
 __all__ = [
     "DATABASE_KIND",

@@ -28,7 +28,7 @@ from ...reading.program_classes import own_classes_in
 from ...values.sharing import types_of
 from .cache import ABSENT, RowPool
 from .database import new_batch
-from .encoding import (
+from .row_encoding import (
     decode_key,
     decode_value,
     encode_namespace,

@@ -30,7 +30,7 @@ from ...keys.key_classes import KEY_CLASSES, merged_notes, notes_of
 from ...values.type_sources import type_of_hint
 from .cache import RowPool
 from .database import new_batch
-from .encoding import (
+from .row_encoding import (
     decode_key,
     decode_value,
     encode_value,

@@ -13,7 +13,7 @@ import pytest
 from headrace.engine.errors import UserFunctionError
 from headrace.sql.functions.registry import FunctionRegistry
 from headrace.sql.parsing.errors import SqlError
-from headrace.sql.parsing.types import sql_name
+from headrace.sql.parsing.sql_types import sql_name
 from headrace.table import TableEnvironment, udaf, udf, udtf
 
 

@@ -20,7 +20,7 @@ from headrace.engine.errors import ProgramError
 from headrace.engine.optimizer.upgrades.stored_plan import NEWEST
 from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan, planned
 from headrace.table import TableEnvironment, col, execution
-from headrace.table.services.registry import _CONNECTORS
+from headrace.table.services.connectors_by_name import _CONNECTORS
 
 ITEMS = ["lamp", "desk", "lamp", "chair", "desk", "lamp"]
 COUNTS = "INSERT INTO totals SELECT item, COUNT(*) FROM orders GROUP BY item"

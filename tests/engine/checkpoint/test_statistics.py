@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.checkpoint.statistics import HISTORY_LENGTH, CheckpointStatistics, figures
+from headrace.engine.checkpoint.stats_tracker import HISTORY_LENGTH, CheckpointStatistics, figures
 from headrace.engine.protocol.details import CheckpointView, RestoredCheckpoint, TaskAcknowledgement
 
 

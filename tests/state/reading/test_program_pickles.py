@@ -10,7 +10,7 @@ import sys
 
 import cloudpickle
 
-from headrace.state.backends.rocksdb.encoding import encode_key
+from headrace.state.backends.rocksdb.row_encoding import encode_key
 from headrace.state.keys.hashing import hash_key
 from headrace.state.reading.program_pickles import dump_program, load_program
 
@@ -247,7 +247,7 @@ def test_a_class_has_its_full_name_in_every_process():
     script = """
 import sys
 from dataclasses import dataclass
-from headrace.state.backends.rocksdb.encoding import encode_key
+from headrace.state.backends.rocksdb.row_encoding import encode_key
 from headrace.state.keys.hashing import hash_key
 from headrace.state.reading.program_pickles import dump_program
 class Shop:

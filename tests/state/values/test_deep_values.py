@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace import JobFailedError, RocksDBStateBackend, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.engine.functions.contract import KeyedProcessFunction
-from headrace.state.backends.rocksdb.encoding import decode_key, decode_value, encode_key, encode_value
+from headrace.state.backends.rocksdb.row_encoding import decode_key, decode_value, encode_key, encode_value
 from headrace.state.errors import TypeMismatchError
 from headrace.state.values.encoding import decode_values, encode_values
 from headrace.testing import PipelineTestHarness

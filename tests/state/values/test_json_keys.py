@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.errors import TypeMismatchError
-from headrace.state.open.types import schema_of_values
+from headrace.state.open.column_types import schema_of_values
 from headrace.state.values.json_keys import example_of_key, key_of_text
 from headrace.state.values.json_text import json_text
 

@@ -22,7 +22,7 @@ from headrace.engine.functions.isolation import copied
 from headrace.engine.functions.keys import KeySelector
 from headrace.engine.task.channel_state import Logged
 from headrace.state.backends.rocksdb.cache import estimated_bytes
-from headrace.state.backends.rocksdb.encoding import decode_value, encode_value
+from headrace.state.backends.rocksdb.row_encoding import decode_value, encode_value
 from headrace.state.errors import TypeMismatchError
 from headrace.state.keys.hashing import hash_key, hash_keys, with_one_nan
 from headrace.state.open.plain_objects import plain_value

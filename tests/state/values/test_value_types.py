@@ -22,7 +22,7 @@ from typed_values import same, same_columns, typed_columns
 from headrace.state.errors import TypeMismatchError
 from headrace.state.keyed.descriptors import ValueStateDescriptor
 from headrace.state.keyed.evolution import evolve
-from headrace.state.open.types import array_of, field_of, schema_of_field, values_of
+from headrace.state.open.column_types import array_of, field_of, schema_of_field, values_of
 from headrace.state.values.encoding import decode_values, encode_values
 from headrace.state.values.json_text import json_text
 from headrace.state.values.packed import decode_packed, encode_packed

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.state.backends.rocksdb.encoding import (
+from headrace.state.backends.rocksdb.row_encoding import (
     decode_key,
     decode_value,
     encode_key,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
 
-from ..sql.parsing.types import parse_type, sql_name
+from ..sql.parsing.sql_types import parse_type, sql_name
 from .expressions.expression import Expression
 from .expressions.rendering import Rendering, quoted
 
