@@ -354,9 +354,9 @@ def _one_of(running: list[str], name: str | None) -> str:
 
 
 def _start_on_ray(settings: ClusterSettings, name: str, *, opened: bool, detached: bool) -> Cluster:
-    from .ray.node_types import configured_types, observe_ray
     from .ray.connection import is_private
     from .ray.host import end_host
+    from .ray.node_types import configured_types, observe_ray
     from .ray.system import RaySystem
 
     # On a Ray of our own there is no other user of the cores: any parallelism may be tried there.

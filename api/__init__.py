@@ -148,7 +148,6 @@ if TYPE_CHECKING:
     from headrace.engine.functions.runtime_context import RuntimeContext
     from headrace.engine.functions.side_outputs import OutputTag
     from headrace.engine.functions.timestamps import TimestampAssigner
-    from headrace.engine.lookups.enrichment import AsyncLookupFunction, LookupCache, LookupFunction
     from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
     from headrace.engine.kernel.config import (
         CheckpointingMode,
@@ -159,6 +158,7 @@ if TYPE_CHECKING:
     )
     from headrace.engine.kernel.reporter_settings import ReporterSettings
     from headrace.engine.kernel.rest_settings import RestSettings
+    from headrace.engine.lookups.enrichment import AsyncLookupFunction, LookupCache, LookupFunction
     from headrace.engine.operators.event_time import WatermarkGenerator, WatermarkStrategy
     from headrace.engine.partitions.context import DataSetRuntimeContext
     from headrace.engine.plan.join_nodes import JoinHint

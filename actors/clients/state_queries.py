@@ -43,9 +43,6 @@ from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.identifiers import JobId
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import key_groups_of, subtask_of
-from headrace.state.open.plain_objects import plain_value
-from headrace.state.open.reader import EVERYTHING, Selection, SnapshotReader, encoded_key
-from headrace.state.open.stored_states import StoredState, states_of
 from headrace.state.open.column_types import (
     array_of,
     field_of,
@@ -55,6 +52,9 @@ from headrace.state.open.column_types import (
     schema_of_values,
     values_of,
 )
+from headrace.state.open.plain_objects import plain_value
+from headrace.state.open.reader import EVERYTHING, Selection, SnapshotReader, encoded_key
+from headrace.state.open.stored_states import StoredState, states_of
 from headrace.state.open.values import Opaque, open_pickle
 from headrace.state.reading.signing import key_file_of
 from headrace.state.reading.stored_pickles import unpickle_value

@@ -34,7 +34,6 @@ from headrace.state.type_variables import T1
 
 from ..arguments.checks import field_of, text
 from ..arguments.known_columns import naming_step
-from .recorded import Recorded
 from .record_types import (
     declared_schema,
     field_type,
@@ -43,6 +42,7 @@ from .record_types import (
     order_of,
     schema_with_kind,
 )
+from .recorded import Recorded
 
 if TYPE_CHECKING:
     from .dataset import DataSet

@@ -60,8 +60,8 @@ from ..arguments.known_columns import naming_step
 from ..arguments.taken_types import check_taken
 from .columns import ColumnVerbs
 from .grouped import GroupedDataSet, GroupVerbs
-from .two_inputs import TwoInputVerbs
 from .record_types import declared_schema, function_schema, group_key, order_of
+from .two_inputs import TwoInputVerbs
 from .writes import WriteVerbs
 
 if TYPE_CHECKING:

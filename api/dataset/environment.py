@@ -43,10 +43,10 @@ from ..jobs.shown_program import ProgramShown, is_only_shown
 from .dataset import DataSet
 from .file_types import plain_schema
 from .files.outputs import require_apart
+from .record_types import declared_schema
 from .reported_runs import RunReports
 from .run_record import RunRecord, listener_of, now_ms, showing
 from .sources import DataSetSources
-from .record_types import declared_schema
 
 if TYPE_CHECKING:
     from headrace.engine.kernel.rest_settings import RestSettings

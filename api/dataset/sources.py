@@ -23,7 +23,6 @@ from headrace.engine.plan.plan import FileSource, Node, SequenceSource, TableSou
 from ..arguments.places import absolute_place
 from ..formats.text import encoding_named
 from .dataset import DataSet
-from .files.reading import FilesOfSource, Reading
 from .file_types import (
     merged_type,
     plain_schema,
@@ -32,6 +31,7 @@ from .file_types import (
     types_in,
 )  # fmt: skip
 from .files.inputs import FolderColumns, InputFile, Paths, csv_headers, files_at, first_beginning, folder_columns
+from .files.reading import FilesOfSource, Reading
 from .record_types import declared_schema, schema_of_rows, schema_with_kind
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from headrace.engine.plan.plan import BROADCAST, FORWARD, ConditionJoin, JoinHin
 from headrace.state.type_variables import T1
 
 from ..arguments.known_columns import naming_step
-from .recorded import Recorded
 from .record_types import is_same_type, schema_with_kind
+from .recorded import Recorded
 
 if TYPE_CHECKING:
     from .dataset import DataSet

@@ -24,8 +24,8 @@ from ..formats.containers.sequence_files import SequenceCompression, SequenceSet
 from ..formats.csv_lexing import require_delimiter
 from ..formats.folders import require_folder_columns
 from .files.outputs import FilesOfSink
-from .recorded import Recorded
 from .record_types import check_fields
+from .recorded import Recorded
 
 __all__ = ["WriteVerbs"]
 

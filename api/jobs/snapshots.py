@@ -31,12 +31,12 @@ from headrace.state.files.filesystem import join_confined
 from headrace.state.keyed.layouts import ENTRIES
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import KeyGroupRange, key_groups_of
+from headrace.state.open.column_types import Observed
 from headrace.state.open.names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
 from headrace.state.open.plain_objects import plain_value
 from headrace.state.open.reader import EVERYTHING, Row, Selection, SnapshotReader, encoded_key, number_of
 from headrace.state.open.stored_states import StoredState, states_of
 from headrace.state.open.tables import columnar_tables, observed_columns
-from headrace.state.open.column_types import Observed
 from headrace.state.open.values import open_pickle
 from headrace.state.open.writer import SnapshotWriter
 from headrace.state.reading.signing import key_file_of

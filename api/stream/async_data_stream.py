@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from headrace.engine.errors import ConfigurationError, ProgramError
 from headrace.engine.functions.async_functions import AsyncRetryStrategy
-from headrace.engine.lookups.enrichment import LookupCache, LookupOperator, RowJoin
 from headrace.engine.kernel.config import parse_duration_ms
+from headrace.engine.lookups.enrichment import LookupCache, LookupOperator, RowJoin
 from headrace.engine.operators.async_operator import AsyncWaitOperator
 
 from ..arguments.checks import described, key_selector_of, require_instance, whole

@@ -16,7 +16,6 @@ May import: `headrace.sql`, `headrace.stream`, `headrace.dataset`, `headrace.con
 from typing import Any
 
 from .aggregate_functions import AggregateFunction, udaf
-from .table_descriptors import DataTypes, EnvironmentSettings, FormatDescriptor, Schema, TableDescriptor
 from .environment import TableEnvironment
 from .expressions.expression import Expression, call, col, expr, lit
 from .expressions.table_windows import (
@@ -44,6 +43,7 @@ from .table import (
     WindowedTable,
     WindowGroupedTable,
 )
+from .table_descriptors import DataTypes, EnvironmentSettings, FormatDescriptor, Schema, TableDescriptor
 
 __all__ = [
     "CURRENT_RANGE",

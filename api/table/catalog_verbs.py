@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 from ..sql.parsing.names import parts_of
 from .catalog import Catalogs, CatalogView, TemporaryView
-from .table_descriptors import TableDescriptor, literal
 from .expressions.rendering import quoted
 from .result import TableResult
 from .table import Table
+from .table_descriptors import TableDescriptor, literal
 
 __all__ = ["CatalogVerbs", "quoted_path"]
 

@@ -60,7 +60,6 @@ from .catalog_verbs import CatalogVerbs, quoted_path
 from .compiled_plans import plan_exists, read_plan, write_plan
 from .connectors.changelog import ChangelogColumns, behind
 from .connectors.program_rows import GivenTable
-from .table_descriptors import EnvironmentSettings, fields_of
 from .execution import Execution
 from .file_catalog import catalog_of
 from .functions import UserDefinedFunction, UserDefinedTableFunction
@@ -71,6 +70,7 @@ from .settings import Settings, TableConfig
 from .shown import described, shown
 from .statement_tables import StatementTables
 from .table import Table
+from .table_descriptors import EnvironmentSettings, fields_of
 from .upgrading import RESULT, sink_of
 
 __all__ = ["TableEnvironment"]

@@ -27,8 +27,8 @@ from ..sql.functions.casts import cast
 from ..sql.functions.coercion import cast_to
 from ..sql.functions.contract import Typed
 from ..sql.parsing.errors import SqlError
-from ..sql.parsing.statements import Conflict
 from ..sql.parsing.sql_types import sql_name
+from ..sql.parsing.statements import Conflict
 from ..sql.relations import Builder, Relation, renamed
 from ..sql.scope import Scope, ScopeColumn
 from .catalog import CatalogTable

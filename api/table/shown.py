@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from headrace.state.credentials import masked
 
 from ..sql.functions.registry import FunctionRegistry
-from ..sql.parsing.statements import Show
 from ..sql.parsing.sql_types import sql_name
+from ..sql.parsing.statements import Show
 from ..sql.scope import ScopeColumn
 from .catalog import Catalogs, CatalogView, TemporaryView
 from .result import StatementResult, TableResult

@@ -17,8 +17,8 @@ from ..sql.clock import asks_clock, with_clock
 from ..sql.expressions import interval_ms
 from ..sql.parsing.errors import SqlError, SqlText, place_of
 from ..sql.parsing.names import path_of
-from ..sql.parsing.statements import WatermarkSpec
 from ..sql.parsing.sql_types import sql_name
+from ..sql.parsing.statements import WatermarkSpec
 from ..sql.query import QueryBinder
 from ..sql.relations import Builder, Relation
 from ..sql.scope import Scope, ScopeColumn

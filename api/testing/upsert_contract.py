@@ -42,8 +42,8 @@ from headrace.state.identifiers import OperatorId
 from headrace.state.reading.program_pickles import dump_program, load_program
 
 from ..connectors.upserts import UpsertOptions, UpsertSink
-from .sources.subject import SourceServer
 from .operators.works import WorkRunner
+from .sources.subject import SourceServer
 
 __all__ = ["UPSERT_CONTRACT", "UpsertAttempt", "UpsertSubject"]
 

@@ -64,7 +64,7 @@ Durations are whole milliseconds (`_ms`), or texts such as `"10 s"` where a sett
 
 GROUPS = (
     ("programs", "Environments, streams and jobs", ("headrace.stream.", "headrace.jobs.")),
-    ("functions", "Functions, joins and side outputs", ("headrace.engine.functions.", "headrace.engine.joins.")),
+    ("functions", "Functions, look-ups and side outputs", ("headrace.engine.functions.", "headrace.engine.lookups.")),
     ("windows", "Event time and windows", ("headrace.engine.windows.", "headrace.engine.operators.")),
     ("state", "State and snapshots", ("headrace.state.", "headrace.engine.checkpoint.")),
     ("expressions", "Expressions and types", ("headrace.engine.columns.", "headrace.arguments.")),

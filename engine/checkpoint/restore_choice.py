@@ -165,7 +165,7 @@ def _error(
 
 # --------------------------------------------------------------------------------------------------------------- sinks
 def may_pass_over(job_graph: JobGraph) -> bool:
-    """Whether every sink that commits can prove what it has committed, so that it depends on what they find."""
+    """Return whether every sink that commits can prove what it has committed, so that it depends on what they find."""
     return not _sinks(job_graph, only_unproven=True)
 
 

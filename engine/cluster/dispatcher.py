@@ -68,6 +68,8 @@ from ..protocol.messages import (
 )
 from ..protocol.states import JobStatus
 from ..protocol.views import JobView
+from .archive import overdue_jobs, thin_out
+from .cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
 from .dispatched_jobs import (
     LEADER_LOST,
     NO_STRATEGY,
@@ -79,8 +81,6 @@ from .dispatched_jobs import (
     taken_over_view,
     too_large,
 )
-from .archive import overdue_jobs, thin_out
-from .cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
 from .job_manager_hosts import JobManagerHosts, PingDue, job_manager_of
 from .job_store_io import RecoveredJob, clean_up_ended_job
 from .leadership import (

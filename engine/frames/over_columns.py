@@ -16,8 +16,8 @@ from ..columns.records import MAX_BATCH_ROWS
 from ..functions.aggregates.contract import Aggregate
 from ..tables.columns import Truths
 from ..tables.ordering import SortKey, sort_key
-from .frame_calls import Frame, Neighbour, Place, value_of
 from .folds import finalised, folds, lifted, over_frames
+from .frame_calls import Frame, Neighbour, Place, value_of
 from .ordered_rows import OrderedRows
 
 __all__ = ["OverColumns", "by_distance", "used_names"]

@@ -32,8 +32,8 @@ from ..functions.async_functions import AsyncRetryStrategies, AsyncRetryStrategy
 from ..functions.operator import OperatorContext
 from ..operators.async_operator import Asked, AsyncRequest, AsyncWaitOperator
 from ..operators.column_operators import naming_operator
-from .enrichment import LookupCache
 from .batch_questions import LookupMetrics, LookupTerms, Question, RememberedRows
+from .enrichment import LookupCache
 
 __all__ = ["MAX_ROWS", "AsyncLookupJoinOfTables", "missing_keys_again"]
 

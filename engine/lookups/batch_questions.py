@@ -18,8 +18,8 @@ from ..columns.expressions import Expression
 from ..columns.records import MAX_BATCH_ROWS, Batch, Timestamps
 from ..errors import TypeMismatchError
 from ..tables.keyed_records import pairs_of
-from .keyed_rows import all_valid
 from .enrichment import CachedRows, LookupCache
+from .keyed_rows import all_valid
 
 if TYPE_CHECKING:
     from ..tables.columns import Integers

@@ -19,8 +19,8 @@ from ..columns.records import Batch
 from ..connectors.table_lookup import TableLookup
 from ..functions.operator import Operator, OperatorContext
 from ..operators.column_operators import naming_operator
-from .enrichment import LookupCache
 from .batch_questions import LookupMetrics, LookupTerms, RememberedRows
+from .enrichment import LookupCache
 
 __all__ = ["LookupJoinOfTables"]
 

@@ -31,7 +31,7 @@ def readers_of(roots: tuple[Node, ...]) -> dict[int, list[Node]]:
 
 
 def nodes_below(node: Node, kinds: tuple[type[Node], ...] = (Select,)) -> tuple[Node, list[Node]]:
-    """The first node below that is none of some kinds, and those above it, the highest first."""
+    """Return the first node below that is none of some kinds, and those above it, the highest first."""
     path: list[Node] = []
     while isinstance(node, kinds):
         path.append(node)
@@ -40,7 +40,7 @@ def nodes_below(node: Node, kinds: tuple[type[Node], ...] = (Select,)) -> tuple[
 
 
 def name_above(name: str, path: list[Node]) -> str | None:
-    """What a column is called above some projections; None if it does not come through as it is."""
+    """Return what a column is called above some projections; None if it does not come through as it is."""
     for node in reversed(path):
         if isinstance(node, Expand):
             continue

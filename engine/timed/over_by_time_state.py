@@ -19,8 +19,8 @@ import pyarrow as pa
 from headrace.state.keyed.contract import KeyedStateBackend
 
 from ..columns.records import MAX_BATCH_ROWS, MIN_TIMESTAMP, Timestamps
-from ..frames.frame_calls import Frame, Neighbour, Place, value_of
 from ..frames.folds import Folded, finalised, lifted, over_frames
+from ..frames.frame_calls import Frame, Neighbour, Place, value_of
 from ..frames.ordered_rows import OrderedRows, first_of_runs
 from ..tables.columns import Integers, Truths
 from ..tables.growing import grown

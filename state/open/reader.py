@@ -29,6 +29,7 @@ from rocksdict import Options
 from ..backends.heap.tables import COLUMNAR_PREFIX
 from ..backends.rocksdb.columnar import decoded_run
 from ..backends.rocksdb.database import Database, SlotMemory
+from ..backends.rocksdb.files import group_parts, open_restored
 from ..backends.rocksdb.row_encoding import (
     decode_key,
     decode_value,
@@ -40,7 +41,6 @@ from ..backends.rocksdb.row_encoding import (
     skip_key,
     split_namespace,
 )
-from ..backends.rocksdb.files import group_parts, open_restored
 from ..checkpoints.snapshot import RestoredPart, StateFile
 from ..checkpoints.state_files import read_state_file
 from ..checkpoints.storage import CheckpointStorage

@@ -34,10 +34,10 @@ import pyarrow as pa
 from ..errors import TypeMismatchError
 from ..keyed.layouts import ELEMENTS
 from ..values.types import Schema
+from .column_types import Observed, array_of, field_of, fields_of, is_certain, refined
 from .names import TIMERS
 from .reader import EVERYTHING, Row, Selection, SnapshotReader
 from .stored_states import StoredState
-from .column_types import Observed, array_of, field_of, fields_of, is_certain, refined
 from .values import Unpickle
 
 __all__ = ["StateColumns", "columnar_tables", "observed_columns"]

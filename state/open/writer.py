@@ -45,12 +45,12 @@ from ..reading.signing import key_file_of
 from ..values.sharing import shown
 from ..values.type_sources import schema_text, type_of_hint
 from ..values.types import Schema
+from .column_types import schema_of_values
 from .drafts import DraftFiles, OperatorDraft, StateDraft
 from .input import InputColumns, fits
 from .names import FUNCTION_PREFIX, RUN_MARKS
 from .reader import EVERYTHING, SnapshotReader
 from .stored_states import StoredState
-from .column_types import schema_of_values
 from .values import open_pickle
 
 __all__ = ["SnapshotWriter"]

@@ -22,8 +22,8 @@ from simulation.simulator import run_seed
 from headrace.engine.changelog import grouped_state, join_state, partition_rows, rank_state
 from headrace.engine.changelog.grouped_state import GroupedState
 from headrace.engine.graph.job_graph import JobGraph
-from headrace.engine.lookups.async_table_join import AsyncLookupJoinOfTables
 from headrace.engine.kernel.config import StateSettings
+from headrace.engine.lookups.async_table_join import AsyncLookupJoinOfTables
 from headrace.engine.multi_joins.chain_state import ChainState
 from headrace.engine.operators.mini_batch import MiniBatch
 from headrace.engine.tables import row_store, run_log, value_counts

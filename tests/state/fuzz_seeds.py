@@ -34,7 +34,7 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.task import channel_state
 from headrace.jobs.snapshots import Snapshot
 from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
-from headrace.state.backends.rocksdb import encoding as rocksdb_encoding
+from headrace.state.backends.rocksdb import row_encoding as rocksdb_encoding
 from headrace.state.checkpoints import manifest as manifests
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord, Term
 from headrace.state.checkpoints.manifest import Manifest

@@ -26,8 +26,8 @@ from ...formats.containers.typed_files import columns_in, container_records_of
 from ...formats.contract import ContainedRecords, RecordFormat, Rejected, decode_all
 from ...formats.json_lines import JsonColumns, JsonRows
 from ...formats.text import TextLines
-from .same_file import head_of, manner_of, require_same_file, require_same_manner, source_of
 from .locations import find_files
+from .same_file import head_of, manner_of, require_same_file, require_same_manner, source_of
 from .settings import FileSettings
 
 __all__ = [

@@ -20,6 +20,7 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 from .dialect import Flink
 from .errors import SqlError, SqlText
 from .names import path_of
+from .sql_types import arrow_type
 from .statements import (
     ColumnSpec,
     CompilePlan,
@@ -45,7 +46,6 @@ from .statements import (
     Use,
     WatermarkSpec,
 )
-from .sql_types import arrow_type
 
 __all__ = ["is_complete", "parse_script", "parse_statements", "pieces_of"]
 

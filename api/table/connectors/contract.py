@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, ProgramError, nearest
-from headrace.engine.lookups.enrichment import LookupCache
 from headrace.engine.kernel.config import parse_duration_ms
+from headrace.engine.lookups.enrichment import LookupCache
 
 if TYPE_CHECKING:
     from headrace.engine.graph.transformations import OperatorTransformation

@@ -157,7 +157,7 @@ class _FileLookup(TableLookup):
         schema: The columns that are wanted.
     """
 
-    def __init__(self, files: FileSource, keys: Sequence[str], schema: pa.Schema) -> None:
+    def __init__(self, files: FileSourceNode, keys: Sequence[str], schema: pa.Schema) -> None:
         self._files = files
         self._keys = tuple(keys)
         self._schema = schema

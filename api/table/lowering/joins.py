@@ -7,8 +7,8 @@ from typing import Any
 
 from headrace.engine.changelog.join import ChangelogJoin
 from headrace.engine.lookups.async_table_join import AsyncLookupJoinOfTables, missing_keys_again
-from headrace.engine.lookups.table_join import LookupJoinOfTables
 from headrace.engine.lookups.batch_questions import LookupTerms
+from headrace.engine.lookups.table_join import LookupJoinOfTables
 from headrace.engine.multi_joins.join_step import JoinChain, result_tag
 from headrace.engine.multi_joins.multi_join import MultiJoin as MultiJoinOperator
 from headrace.engine.operators.column_operators import FilterColumns as FilterOperator

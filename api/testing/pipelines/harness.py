@@ -29,9 +29,9 @@ from headrace.engine.protocol.task_messages import MetricsReported
 
 from ...stream.environment import StreamExecutionEnvironment
 from ..operators.harness import Harness, batch_of, records_of_batch
+from ..operators.subtask import StateCounts
 from .ports import ENVIRONMENT_NAMES, Input, declare_inputs, declare_outputs, vertex_of
 from .run import CheckpointPlace, ProgramRun
-from ..operators.subtask import StateCounts
 
 __all__ = ["PipelineSnapshot", "PipelineTestHarness"]
 

@@ -54,8 +54,8 @@ from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.reading.program_pickles import dump_program
 
 from ...jobs.client import print_report
-from .ports import OUTPUT_REPORT, Fed
 from ..operators.works import WorkRunner
+from .ports import OUTPUT_REPORT, Fed
 
 __all__ = ["CheckpointPlace", "ProgramRun"]
 

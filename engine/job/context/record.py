@@ -290,7 +290,7 @@ class Initializations:
         restored: int,
         history: Sequence[tuple[int, str]],
     ) -> None:
-        """All tasks run.
+        """Note that all tasks run.
 
         Args:
             now_ms: The time.
@@ -310,5 +310,5 @@ class Initializations:
         self._phases.clear()
 
     def views(self) -> tuple[InitializationView, ...]:
-        """Those that have ended, oldest first."""
+        """Return those that have ended, oldest first."""
         return tuple(self._ended)

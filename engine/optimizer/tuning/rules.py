@@ -56,7 +56,7 @@ def _in_mini_batches(mini_batches: MiniBatches | None) -> Rule:
 
 
 def _in_two_phases(phases: Phases, num_subtasks: int, new_id: Callable[[], int]) -> Rule:
-    """The rule that puts a first phase in front of GROUP BY: in front of the shuffle a batch is folded to a row a key.
+    """Return the rule that puts a first phase in front of groups: there a batch is folded to a row a key.
 
     The second phase keeps the same state as if it were alone, so that a query goes on from its checkpoints whatever is
     chosen. Where an aggregate cannot be folded there is one phase, and the plan says why.

@@ -30,6 +30,7 @@ from ...keys.key_classes import KEY_CLASSES, merged_notes, notes_of
 from ...values.type_sources import type_of_hint
 from .cache import RowPool
 from .database import new_batch
+from .entries import EntryRows
 from .row_encoding import (
     decode_key,
     decode_value,
@@ -41,7 +42,6 @@ from .row_encoding import (
     split_namespace,
     split_row,
 )
-from .entries import EntryRows
 from .rows import NamespaceRows, RowFormat, Rows, WindowRows, forget_if_empty
 
 __all__ = ["RocksDBTable"]

@@ -57,7 +57,7 @@ from headrace.testing import (
     run_simulated,
 )
 
-MODULES = ("", ".harness", ".function_harnesses", ".pipeline_harness", ".simulated")
+MODULES = ("", ".operators.harness", ".operators.function_harnesses", ".pipelines.harness", ".simulated")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -6,9 +6,9 @@ import pytest
 from control_harness import DISPATCHER, JOB, RESOURCE_MANAGER, complete, of_kind, sent, settings, submission
 
 from headrace.engine.checkpoint.coordinator import CheckpointCoordinator
+from headrace.engine.cluster.cleanup import MAX_ATTEMPTS
 from headrace.engine.cluster.dispatched_jobs import MAX_VAIN_EPOCHS, STEADY_MS
 from headrace.engine.cluster.dispatcher import Dispatcher
-from headrace.engine.cluster.cleanup import MAX_ATTEMPTS
 from headrace.engine.errors import (
     ClusterUnavailableError,
     JobFailedError,

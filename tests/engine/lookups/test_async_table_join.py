@@ -15,8 +15,8 @@ from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import HeadraceError, UserFunctionError
 from headrace.engine.lookups.async_table_join import MAX_ROWS, AsyncLookupJoinOfTables, missing_keys_again
-from headrace.engine.lookups.enrichment import LookupCache
 from headrace.engine.lookups.batch_questions import LookupTerms
+from headrace.engine.lookups.enrichment import LookupCache
 from headrace.state.keyed.stored_names import StoredNames
 
 KEYS = (("a", "b"), ("k", "t"))

@@ -15,9 +15,9 @@ from operator_harness import OperatorHarness
 from headrace.engine.columns.expressions import col
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import HeadraceError
+from headrace.engine.lookups.batch_questions import LookupTerms
 from headrace.engine.lookups.enrichment import LookupCache
 from headrace.engine.lookups.table_join import LookupJoinOfTables
-from headrace.engine.lookups.batch_questions import LookupTerms
 
 
 def harness(keys=(("a", "b"), ("k", "t")), cache=None, **options):

@@ -35,8 +35,8 @@ from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescri
 from headrace.state.keyed.ttl import StateTtlConfig
 from headrace.state.keys.hashing import hash_keys
 from headrace.state.keys.key_groups import key_groups_of
-from headrace.state.open.names import STOPPING
 from headrace.state.open.column_types import Observed, array_of, field_of, schema_of_field, values_of
+from headrace.state.open.names import STOPPING
 from headrace.state.open.values import Opaque, open_pickle
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)

@@ -29,7 +29,7 @@ from headrace.engine.checkpoint.restore_choice import JobPast, choose_checkpoint
 from headrace.engine.columns.records import Batch
 from headrace.engine.task import channel_state
 from headrace.jobs.snapshots import Snapshot
-from headrace.state.backends.rocksdb import encoding as rocksdb_encoding
+from headrace.state.backends.rocksdb import row_encoding as rocksdb_encoding
 from headrace.state.checkpoints.data_files import DataFiles
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseState

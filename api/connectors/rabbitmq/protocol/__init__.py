@@ -1,4 +1,5 @@
-"""How RabbitMQ is talked to: `address` is where it is, `stream_client` the protocol of streams, `amqp10` their messages.
+"""How RabbitMQ is talked to: `address` is where it is, `stream_client` speaks the protocol of streams, `amqp10` reads
+their messages.
 
 May import: `headrace.engine`, `headrace.state`. Start reading at `address`.
 """

@@ -19,7 +19,8 @@ from storm_kit import rows_in, wait_until
 
 from headrace import RestartStrategies, StreamExecutionEnvironment
 from headrace.connectors.files import FileSink
-from headrace.connectors.nifi import JsonMessages, NiFiSink, NiFiSource, TextMessages, port_sink
+from headrace.connectors.nifi import JsonMessages, NiFiSink, NiFiSource, TextMessages
+from headrace.connectors.nifi import sink as port_sink
 from headrace.connectors.nifi.site_to_site import FlowFile, Place, decoded, encoded
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, SinkError, SourceError
