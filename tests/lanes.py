@@ -47,6 +47,7 @@ ALSO_OF = {
     "gcs": ("state/files/objects.py", "state/files/filesystem.py"),
     "hudi": ("api/connectors/lake/reading.py",),
     "mariadb": (
+        "api/connectors/sql/checks.py",
         "api/connectors/sql/connecting.py",
         "api/connectors/sql/database.py",
         "api/connectors/sql/dialects.py",

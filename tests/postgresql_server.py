@@ -101,7 +101,7 @@ class PostgresqlServer(ServerProcess):
         """A connection for the test itself; every statement is a transaction."""
         import psycopg
 
-        return psycopg.connect(self.url, autocommit=True, **options)
+        return psycopg.connect(self.url, **{"autocommit": True, **options})
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What a query gives."""

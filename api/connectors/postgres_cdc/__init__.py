@@ -2,8 +2,8 @@
 
 ``pip install 'headrace[postgresql]'`` brings the driver, which nothing here imports before it is needed.
 
-May import: `headrace.formats`, `headrace.engine`, `headrace.state`. Start reading at `source`, then `enumerator` and
-`reader`.
+May import: `headrace.connectors.sql`, whose types it has, `headrace.formats`, `headrace.arguments`, `headrace.engine`,
+`headrace.state`. Start reading at `source`, then `enumerator` and `reader`.
 """
 
 from .source import PostgresCdcSource

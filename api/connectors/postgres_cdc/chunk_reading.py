@@ -17,10 +17,11 @@ from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.connectors.contract import Split
 from headrace.engine.errors import TypeMismatchError
 
+from ..sql.postgresql import psycopg_driver
 from .chunks import Key, TableKey
 from .pgoutput import lsn_of
 from .row_changes import batch_of
-from .settings import CdcSettings, asked, driver, failed, quoted
+from .settings import CdcSettings, asked, failed, quoted
 from .values import column_of, require_type
 
 __all__ = ["ChunkReading"]
@@ -118,7 +119,7 @@ class ChunkReading:
             if not is_flushed:
                 # Of those who do not wait for the disk: what was seen must not be undone by a crash.
                 asked(connection, "SELECT pg_logical_emit_message(true, 'headrace', '')")
-        except driver().Error as error:
+        except psycopg_driver().Error as error:
             raise failed(error, "a chunk of a table cannot be read", **self.place) from error
         self._next, self._sight = 0, {"sees": sees, "lsn": lsn}
         self._is_last = self._page.ntuples < settings.chunk_rows

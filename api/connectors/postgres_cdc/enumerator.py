@@ -16,11 +16,12 @@ from headrace.engine.connectors.contract import Discovery, SourceEvent, Split
 from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import InternalError
 
+from ..sql.postgresql import psycopg_driver
 from .catalog import await_writers, check_table, make_publication, make_slot
 from .chunks import Key, TableKey
 from .marks import CatalogMarks
 from .pgoutput import lsn_of
-from .settings import CdcSettings, asked, driver, failed, quoted
+from .settings import CdcSettings, asked, failed, quoted
 
 __all__ = ["LOG", "CdcEnumerator"]
 
@@ -90,7 +91,7 @@ class CdcEnumerator:
                     (now,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
                     state["start"] = max(slot.confirmed_lsn, lsn_of(now))
                 return Discovery([self._log(state, [])], is_final=True, is_repeatable=False, state=state)
-        except driver().Error as error:
+        except psycopg_driver().Error as error:
             raise failed(error, "a table cannot be looked at", table=settings.name) from error
 
     @staticmethod

@@ -18,6 +18,7 @@ from headrace.engine.columns.records import RowKind
 from headrace.engine.connectors.contract import Polled, ReaderContext, Split
 from headrace.engine.errors import CheckpointMismatchError, SourceError, TypeMismatchError
 
+from ..sql.postgresql import psycopg_driver
 from .catalog import has_bound, key_of, require_publication, require_slot, slot_of
 from .chunks import PagesSeen, TableKey
 from .marks import CatalogMarks
@@ -34,7 +35,7 @@ from .pgoutput import (
     status_update,
 )
 from .row_changes import RowChanges, batch_of
-from .settings import CdcSettings, driver, failed, quoted
+from .settings import CdcSettings, failed, quoted
 from .values import column_of
 
 __all__ = ["LogReading"]
@@ -124,7 +125,7 @@ class LogReading:
             SourceError: If the server does not give it.
             CheckpointMismatchError: If the slot is behind the position already.
         """
-        settings, library = self._settings, driver()
+        settings, library = self._settings, psycopg_driver()
         try:
             with settings.server.connect() as connection:
                 slot = require_slot(slot_of(connection, settings), settings)
@@ -188,7 +189,7 @@ class LogReading:
             if self._connection is not None:
                 try:
                     self._tell(wants_answer=False)
-                except driver().Error as error:
+                except psycopg_driver().Error as error:
                     raise failed(error, "the server cannot be told how far the job is", **self.place) from error
 
     def _tell(self, *, wants_answer: bool) -> None:
@@ -229,7 +230,7 @@ class LogReading:
                 self._tell(wants_answer=True)
                 with self._settings.server.connect() as connection:
                     self._look(connection)
-        except driver().Error as error:
+        except psycopg_driver().Error as error:
             raise failed(error, "the log cannot be read on", **self.place) from error
         self._flush(found)
         return found

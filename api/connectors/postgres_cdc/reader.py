@@ -20,10 +20,11 @@ from headrace.engine.connectors.contract import (
     SplitFinished,
 )
 
+from ..sql.postgresql import psycopg_driver
 from .chunk_reading import ChunkReading
 from .enumerator import LOG
 from .log_reading import RETRY_MS, LogReading
-from .settings import CdcSettings, driver, failed, require_checkpoints
+from .settings import CdcSettings, failed, require_checkpoints
 
 __all__ = ["CdcReader"]
 
@@ -94,7 +95,7 @@ class CdcReader(SourceReader):
         if self._connection is None:
             try:
                 self._connection = self._settings.server.connect()
-            except driver().Error as error:
+            except psycopg_driver().Error as error:
                 raise failed(error, "a chunk of a table cannot be read", **chunk.place) from error
         batch = chunk.read(self._connection, max_records)
         if chunk.is_done:

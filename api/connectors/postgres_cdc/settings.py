@@ -13,24 +13,13 @@ import pyarrow as pa
 
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.state.credentials import masked
-from headrace.state.extras import needs
 
+from ..sql.postgresql import psycopg_driver
 from .values import SESSION
 
-__all__ = ["CdcSettings", "Server", "asked", "driver", "failed", "quoted", "require_checkpoints"]
+__all__ = ["CdcSettings", "Server", "asked", "failed", "quoted", "require_checkpoints"]
 
 CONNECT_TIMEOUT_S = 10
-
-
-def driver() -> Any:
-    """Return psycopg.
-
-    Raises:
-        ConfigurationError: If it is not installed.
-    """
-    with needs("PostgreSQL needs psycopg, which is not installed", "postgresql"):
-        import psycopg
-    return psycopg
 
 
 def quoted(*names: str) -> str:
@@ -49,7 +38,7 @@ def asked(connection: Any, statement: str, values: Sequence[str] = ()) -> Any:
     Raises:
         psycopg.Error: If the database refuses.
     """
-    library = driver()
+    library = psycopg_driver()
     result = connection.pgconn.exec_params(statement.encode(), [value.encode() for value in values] or None)
     if result.status not in (library.pq.ExecStatus.TUPLES_OK, library.pq.ExecStatus.COMMAND_OK):
         raise library.OperationalError(result.error_message.decode(errors="replace").strip())
@@ -102,7 +91,7 @@ class Server:
             session |= {"wal_sender_timeout": "10min", "tcp_keepalives_idle": "30", "tcp_keepalives_count": "4"}
             more = {"replication": "database"}
         options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in session.items())
-        return driver().connect(
+        return psycopg_driver().connect(
             host=self.hostname,
             port=self.port,
             user=self.username,

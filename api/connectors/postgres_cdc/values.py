@@ -4,7 +4,7 @@ One table says it for what is in the table already and for its log, which both c
 ISO, times with zones in UTC, bytes in hexadecimal). What has no type of its own here (enums, intervals, addresses,
 domains ...) comes as the text that PostgreSQL writes.
 
-Source: PostgreSQL's ``pg_type.dat``; Flink's "Postgres CDC Connector", data type mapping.
+Source: `headrace.connectors.sql.postgresql.TYPES`; Flink's "Postgres CDC Connector", data type mapping.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import pyarrow.types as kinds
 
 from headrace.engine.errors import TypeMismatchError
 
+from ..sql.postgresql import TYPES
+
 __all__ = ["SESSION", "column_of", "require_type"]
 
 SESSION = {
@@ -33,40 +35,21 @@ SESSION = {
 }
 """Settings by which all texts have one form, and rows that a policy hides are an error, as the log has them."""
 
-_TYPES = {
-    16: ("boolean", "bool"),
-    17: ("bytea", "bytes"),
-    20: ("bigint", "int"),
-    21: ("smallint", "int"),
-    23: ("integer", "int"),
-    25: ("text", "text"),
-    700: ("real", "float4"),
-    701: ("double precision", "float8"),
-    1042: ("character", "text"),
-    1043: ("character varying", "text"),
-    1082: ("date", "date"),
-    1083: ("time", "time"),
-    1114: ("timestamp", "timestamp"),
-    1184: ("timestamp with time zone", "timestamptz"),
-    1700: ("numeric", "decimal"),
-    2950: ("uuid", "text"),
-    114: ("json", "text"),
-    3802: ("jsonb", "text"),
-}
-"""Number of a type: its name, and its family. Others are texts."""
-
-_ARRAYS = {
-    1000: 16, 1001: 17, 1016: 20, 1005: 21, 1007: 23, 1009: 25, 1021: 700, 1022: 701, 1014: 1042, 1015: 1043,
-    1182: 1082, 1183: 1083, 1115: 1114, 1185: 1184, 1231: 1700, 2951: 2950, 199: 114, 3807: 3802,
-}  # fmt: skip
+_ARRAYS = {one.array: number for number, one in TYPES.items() if one.array is not None}
 """Number of an array's type: that of its elements."""
 
 
 def name_of(number: int) -> str:
-    """Return what a type is called, for messages and for the table of the guide."""
+    """Return what a type is called, for messages."""
     if number in _ARRAYS:
         return f"{name_of(_ARRAYS[number])}[]"
-    return _TYPES[number][0] if number in _TYPES else f"a type of its own (number {number})"
+    return TYPES[number].name if number in TYPES else f"a type of its own (number {number})"
+
+
+def _family(number: int) -> str:
+    """The family of a type; ``text`` for all that are told as texts."""
+    family = TYPES[number].family if number in TYPES else "text"
+    return family if family in _FITS else "text"
 
 
 def require_type(column: str, number: int, kind: pa.DataType) -> None:
@@ -83,31 +66,34 @@ def require_type(column: str, number: int, kind: pa.DataType) -> None:
 def _fits(number: int, kind: pa.DataType) -> bool:
     if number in _ARRAYS:
         return kinds.is_list(kind) and _fits(_ARRAYS[number], kind.value_type)
-    family = _TYPES[number][1] if number in _TYPES else "text"
-    return {
-        "bool": kinds.is_boolean,
-        "int": lambda one: kinds.is_integer(one) or kinds.is_decimal(one),
-        "float4": kinds.is_floating,
-        "float8": kinds.is_float64,
-        "decimal": kinds.is_decimal,
-        "text": kinds.is_string,
-        "bytes": kinds.is_binary,
-        "date": kinds.is_date32,
-        "time": kinds.is_time,
-        "timestamp": lambda one: kinds.is_timestamp(one) and one.tz is None,
-        "timestamptz": lambda one: kinds.is_timestamp(one) and one.tz is not None,
-    }[family](kind)
+    return bool(_FITS[_family(number)](kind))
+
+
+_FITS: dict[str, Callable[[pa.DataType], bool]] = {
+    "bool": kinds.is_boolean,
+    "int": lambda one: kinds.is_integer(one) or kinds.is_decimal(one),
+    "float4": kinds.is_floating,
+    "float": kinds.is_float64,
+    "decimal": kinds.is_decimal,
+    "text": kinds.is_string,
+    "bytes": kinds.is_binary,
+    "date": kinds.is_date32,
+    "time": kinds.is_time,
+    "timestamp": lambda one: kinds.is_timestamp(one) and one.tz is None,
+    "timestamptz": lambda one: kinds.is_timestamp(one) and one.tz is not None,
+}
+"""By family, which declared types have its values."""
 
 
 def _natural(number: int) -> str:
     if number in _ARRAYS:
         return f"a list of {_natural(_ARRAYS[number])}"
     natural = {
-        "bool": "bool", "int": "int64", "float4": "float32", "float8": "float64", "decimal": "decimal128(38, 18)",
+        "bool": "bool", "int": "int64", "float4": "float32", "float": "float64", "decimal": "decimal128(38, 18)",
         "bytes": "binary", "date": "date32", "time": "time64[us]", "timestamp": "timestamp[us]",
         "timestamptz": "timestamp[us, tz=UTC]",
     }  # fmt: skip
-    return natural.get(_TYPES[number][1] if number in _TYPES else "text", "string")
+    return natural.get(_family(number), "string")
 
 
 def column_of(name: str, number: int, texts: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
@@ -132,7 +118,7 @@ def column_of(name: str, number: int, texts: Sequence[bytes | None], kind: pa.Da
 def _column(number: int, texts: list[str | None], kind: pa.DataType) -> pa.Array:
     if number in _ARRAYS:
         return _lists(_ARRAYS[number], texts, kind)
-    family = _TYPES[number][1] if number in _TYPES else "text"
+    family = _family(number)
     plain = pa.array(texts, pa.string())
     if family == "text":
         return plain

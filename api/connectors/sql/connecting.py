@@ -14,8 +14,9 @@ from urllib.parse import unquote, urlsplit
 from headrace.engine.errors import ConfigurationError
 
 from ...arguments.places import lasting_place
-from .dialects import BUSY_TIMEOUT_S, POSTGRESQL, SQLITE, Dialect, psycopg_driver
+from .dialects import BUSY_TIMEOUT_S, SQLITE, Dialect
 from .mariadb import MARIADB, pymysql_driver
+from .postgresql import POSTGRESQL, psycopg_driver
 
 __all__ = ["connected", "connector_of", "dialect_named", "table_path"]
 

@@ -1,8 +1,9 @@
 """What differs between databases: connecting, quoting, types, locking, and which errors will not pass.
 
-Three are known: SQLite through the standard library, PostgreSQL through ``psycopg``, and MariaDB, which has a module of
-its own (`headrace.connectors.sql.mariadb`). Everything else of the SQL sink is written against `Dialect`. Identifiers
-are always quoted by it, values are always parameters: no name and no record can become a piece of a statement.
+Three are known: SQLite through the standard library, here, and PostgreSQL and MariaDB, each with a module of its own
+(`headrace.connectors.sql.postgresql`, `headrace.connectors.sql.mariadb`). Everything else of the SQL sink is written
+against `Dialect`. Identifiers are always quoted by it, values are always parameters: no name and no record can become a
+piece of a statement.
 
 A transaction of ours is short, and holds up others not for long if its process is stopped in the middle: on PostgreSQL
 the server ends it after `IDLE_TRANSACTION_S`, on SQLite the operating system gives its lock back when the process dies.
@@ -12,24 +13,34 @@ Source: Flink's ``JdbcDialect``; DB-API 2 (PEP 249).
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time
 from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.types as kinds
 
 from headrace.engine.errors import HeadraceError
 from headrace.state.credentials import masked
-from headrace.state.extras import needs
+from headrace.state.values.json_text import json_text
+
+from .checks import ColumnCheck, fractions_beyond, no_numbers, wide_integers
 
 __all__ = [
     "IDLE_TRANSACTION_S",
     "LOCK_TIMEOUT_S",
-    "POSTGRESQL",
     "SQLITE",
     "Column",
+    "Convert",
     "Dialect",
     "Table",
-    "psycopg_driver",
+    "in_iso",
+    "timestamp_text",
+    "upsert_statement",
+    "usual_hint",
     "without_credentials",
 ]
 
@@ -39,6 +50,9 @@ BUSY_TIMEOUT_S = 30.0
 LOCK_TIMEOUT_S = 20
 IDLE_TRANSACTION_S = 60
 
+Convert = Callable[[Any], Any]
+"""Makes a parameter of a value that is not null."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -47,11 +61,16 @@ class Column:
     Attributes:
         name: Its name.
         type: As declared.
-        family: Which values it takes: ``bool``, ``int``, ``float``, ``decimal``, ``text``, ``bytes``, ``date``,
-            ``time``, ``timestamp``, ``timestamptz``, ``interval``, ``json``, ``array``, ``uuid`` or ``any``.
+        family: Which values it takes: ``bool``, ``int``, ``float`` of 64 bits and ``float4`` of 32, ``decimal``,
+            ``text``, ``bytes``, ``date``, ``time``, ``timestamp``, ``timestamptz``, ``interval``, ``json``, ``array``,
+            ``uuid``, ``any`` for what its text says, or another, which takes none.
         is_required: Whether a row cannot leave it out.
         is_generated: Whether it may not be written.
         replaces_null: Whether the database writes something of its own where it is given a null.
+        equates: What takes texts for equal that differ, as ``collation nocase``; empty if nothing does.
+        overlooks_blanks: Whether texts are equal that differ in blanks at their end only.
+        remedy: What makes it tell all texts apart; empty if that is not known.
+        element: Of an array, what its elements are.
     """
 
     name: str
@@ -60,6 +79,22 @@ class Column:
     is_required: bool
     is_generated: bool = False
     replaces_null: bool = False
+    equates: str = ""
+    overlooks_blanks: bool = False
+    remedy: str = ""
+    element: Column | None = None
+
+    @property
+    def kind(self) -> str:
+        """The type without what is in brackets: ``numeric`` of ``numeric(9,2)``."""
+        before, _, rest = self.type.partition("(")
+        return before + rest.partition(")")[2]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers that are in brackets, if nothing else is."""
+        inside = self.type.partition("(")[2].partition(")")[0]
+        return [int(part) for part in inside.split(",")] if re.fullmatch(r"-?\d+(, ?-?\d+)*", inside) else []
 
 
 @dataclass(frozen=True)
@@ -144,6 +179,32 @@ class Dialect(Protocol):
     def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
         """Return the statement that adds a row, or changes the one of its key; names are quoted."""
         ...
+
+    def misfit(self, kind: pa.DataType, column: Column, *, fits: bool, is_stored: bool) -> str | None:
+        """Return what may be done where a column does not have values of a type, or would change them; None if it has.
+
+        Args:
+            kind: The type.
+            column: The column.
+            fits: Whether its family has such values.
+            is_stored: Whether it is to keep them; else they are read, or compared with it.
+        """
+        ...
+
+    def parameter_of(self, kind: pa.DataType, column: Column) -> Convert | None:
+        """Return what makes the driver's values of those of a type; None for as they are."""
+        ...
+
+    def check_of(self, kind: pa.DataType, column: Column) -> ColumnCheck | None:
+        """Return what finds values of a type that a column would change without a word; None if there are none."""
+        ...
+
+
+def usual_hint(kind: pa.DataType, column: Column) -> str:
+    """What may be done about values that do not fit a column."""
+    if kinds.is_timestamp(kind) and column.family.startswith("timestamp"):
+        return "times with a zone and times without are not the same: say in the program which zone is meant"
+    return "cast them in the program, or declare another column type"
 
 
 # --------------------------------------------------------------------------------------------------------------- SQLite
@@ -231,8 +292,13 @@ class _Sqlite:
                 columns[alias] = Column(alias, "INTEGER", "int", is_required=False)
         indexes = 'SELECT name FROM pragma_index_list(?, ?) WHERE "unique" AND NOT partial'
         for (index,) in cursor.execute(indexes, (path[-1], schema)).fetchall():
-            parts = cursor.execute("SELECT name FROM pragma_index_info(?, ?)", (index, schema)).fetchall()
-            keys.append(frozenset(name for (name,) in parts))
+            query = "SELECT name, coll FROM pragma_index_xinfo(?, ?) WHERE key"
+            parts = cursor.execute(query, (index, schema)).fetchall()
+            keys.append(frozenset(name for name, _ in parts))
+            for name, collation in parts:
+                if collation != "BINARY" and name in columns:
+                    found = f"collation {collation}"
+                    columns[name] = replace(columns[name], equates=found, remedy="make the table without it")
         return Table(columns, tuple(keys))
 
     def lock_bookkeeping(self, cursor: Any) -> None:
@@ -249,141 +315,67 @@ class _Sqlite:
         cursor.executemany(f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks})", rows)
 
     def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
-        return _upsert(target, columns, keys, self.placeholder)
+        return upsert_statement(target, columns, keys, self.placeholder)
 
-
-# ----------------------------------------------------------------------------------------------------------- PostgreSQL
-_POSTGRESQL_FAMILIES = {
-    "boolean": "bool",
-    "smallint": "int",
-    "integer": "int",
-    "bigint": "int",
-    "real": "float",
-    "double precision": "float",
-    "numeric": "decimal",
-    "text": "text",
-    "character varying": "text",
-    "character": "text",
-    "bytea": "bytes",
-    "date": "date",
-    "time without time zone": "time",
-    "timestamp without time zone": "timestamp",
-    "timestamp with time zone": "timestamptz",
-    "interval": "interval",
-    "json": "json",
-    "jsonb": "json",
-    "uuid": "uuid",
-}
-
-_DESCRIBE_COLUMNS = """
-SELECT a.attname, format_type(a.atttypid, NULL), a.attnotnull AND NOT a.atthasdef AND a.attidentity = '',
-       a.attgenerated <> '' OR a.attidentity = 'a'
-FROM pg_attribute a WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-"""
-
-_DESCRIBE_KEYS = """
-SELECT array_agg(a.attname::text) FROM pg_index i
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
-GROUP BY i.indexrelid
-"""
-
-_BOOKKEEPING_LOCK = 0x48656164  # "Head"
-
-
-class _Postgresql:
-    name = "postgresql"
-    placeholder = "%s"
-    blob = "BYTEA"
-    key_text = "TEXT"
-    table_options = ""
-    or_nothing = " ON CONFLICT DO NOTHING"
-
-    def quoted(self, *names: str) -> str:
-        return ".".join('"' + name.replace('"', '""').replace("%", "%%") + '"' for name in names)
-
-    def prepare(self, connection: Any, *, only_reads: bool = False) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
-            cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TRANSACTION_S}s'")
-            cursor.execute("SHOW synchronous_commit")
-            if cursor.fetchone()[0] == "off":  # a commit that has returned must survive a crash of the server
-                cursor.execute("SET synchronous_commit = on")
-        connection.commit()
-
-    def begin(self, connection: Any, *, only_reads: bool = False) -> Any:
-        return connection.cursor()  # the first statement begins it
-
-    def commit(self, connection: Any) -> None:
-        connection.commit()
-
-    def rollback(self, connection: Any) -> None:
-        if not connection.closed:
-            connection.rollback()
-
-    def errors(self) -> tuple[type[Exception], ...]:
-        return (psycopg_driver().Error,)
-
-    def is_about_records(self, error: Exception) -> bool:
-        psycopg = psycopg_driver()
-        return isinstance(error, (psycopg.DataError, psycopg.IntegrityError)) or (
-            isinstance(error, psycopg.ProgrammingError) and "cannot adapt" in str(error)
-        )
-
-    def describe(self, cursor: Any, path: tuple[str, ...]) -> Table | None:
-        name = ".".join('"' + part.replace('"', '""') + '"' for part in path)
-        columns = {
-            column: Column(column, declared, _postgresql_family(declared), is_required, is_generated)
-            for column, declared, is_required, is_generated in cursor.execute(_DESCRIBE_COLUMNS, (name,)).fetchall()
-        }
-        if not columns:
+    def misfit(self, kind: pa.DataType, column: Column, *, fits: bool, is_stored: bool) -> str | None:
+        if not fits:  # it has fewer types
+            fits = (kinds.is_boolean(kind) and column.family == "int") or (
+                kinds.is_timestamp(kind) and column.family == "timestamp"
+            )
+        # Whether it makes numbers of text that looks like one: it does not know the column's type.
+        makes_numbers = column.family == "any" and bool(column.type) and "BLOB" not in column.type.upper()
+        if kinds.is_decimal(kind) and (column.family == "decimal" or makes_numbers):
+            fits = fits and kind.precision <= MAX_SQLITE_DIGITS
+        if (kinds.is_string(kind) or kinds.is_large_string(kind)) and makes_numbers:
+            return f"SQLite makes numbers of digits in a column of type {column.type}: use a TEXT column"
+        if fits:
             return None
-        keys = cursor.execute(_DESCRIBE_KEYS, (name,)).fetchall()
-        return Table(columns, tuple(frozenset(parts) for (parts,) in keys))
+        if kinds.is_decimal(kind):
+            return f"SQLite keeps {MAX_SQLITE_DIGITS} digits of a number: use a TEXT column for more"
+        return usual_hint(kind, column)
 
-    def lock_bookkeeping(self, cursor: Any) -> None:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_BOOKKEEPING_LOCK,))
+    def parameter_of(self, kind: pa.DataType, column: Column) -> Convert | None:
+        if kinds.is_boolean(kind):
+            return int
+        if kinds.is_decimal(kind):
+            return str
+        if kinds.is_date(kind) or kinds.is_time(kind):
+            return in_iso
+        if kinds.is_timestamp(kind):
+            return timestamp_text
+        return json_text if kinds.is_nested(kind) else None
 
-    def share_lock(self) -> str:
-        return " FOR SHARE"
-
-    def exclusive_lock(self) -> str:
-        return " FOR UPDATE"
-
-    def insert_many(self, cursor: Any, target: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        statement = f"COPY {target} ({', '.join(columns)}) FROM STDIN".replace("%%", "%")  # has no parameters
-        with cursor.copy(statement) as copy:
-            for row in rows:
-                copy.write_row(row)
-
-    def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
-        return _upsert(target, columns, keys, self.placeholder)
+    def check_of(self, kind: pa.DataType, column: Column) -> ColumnCheck | None:
+        if kinds.is_integer(kind) and column.family == "float":
+            return wide_integers(kind, 53)
+        if kinds.is_temporal(kind) and not kinds.is_date(kind):
+            return fractions_beyond(kind)
+        return no_numbers() if kinds.is_floating(kind) else None
 
 
-def _upsert(target: str, columns: Sequence[str], keys: Sequence[str], mark: str) -> str:
+MAX_SQLITE_DIGITS = 15
+"""Digits of a decimal that a column of SQLite keeps which is meant for numbers."""
+
+
+def in_iso(value: date | time) -> str:
+    """Return a date or a time of day as a text."""
+    return value.isoformat()
+
+
+def timestamp_text(value: datetime) -> str:
+    """Return a time as a text."""
+    return value.isoformat(sep=" ")
+
+
+def upsert_statement(target: str, columns: Sequence[str], keys: Sequence[str], mark: str) -> str:
+    """Return the statement that SQLite has of PostgreSQL: it adds a row, or changes the one of its key."""
     rest = [name for name in columns if name not in keys]
     marks = ", ".join(mark for _ in columns)
     change = f"DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in rest)}" if rest else "DO NOTHING"
     return f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT ({', '.join(keys)}) {change}"
 
 
-def _postgresql_family(declared: str) -> str:
-    return "array" if declared.endswith("[]") else _POSTGRESQL_FAMILIES.get(declared, "any")
-
-
-def psycopg_driver() -> Any:
-    """Import PostgreSQL's driver.
-
-    Raises:
-        ConfigurationError: If it is not installed.
-    """
-    with needs("PostgreSQL needs psycopg, which is not installed", "postgresql"):
-        import psycopg
-    return psycopg
-
-
 SQLITE: Dialect = _Sqlite()
-POSTGRESQL: Dialect = _Postgresql()
 
 
 def without_credentials(error: BaseException) -> str:

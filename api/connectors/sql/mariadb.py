@@ -16,22 +16,39 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta, timezone
-from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from headrace.engine.errors import ConfigurationError, TypeMismatchError
+from headrace.engine.errors import ConfigurationError
 from headrace.state.extras import needs
 from headrace.state.values.json_text import json_text
 
-from .dialects import IDLE_TRANSACTION_S, LOCK_TIMEOUT_S, Column, Dialect, Table
+from .checks import (
+    ColumnCheck,
+    blanks_beyond,
+    digits_beyond,
+    filled_bytes,
+    fractions_beyond,
+    short_years,
+    wide_integers,
+)
+from .dialects import (
+    IDLE_TRANSACTION_S,
+    LOCK_TIMEOUT_S,
+    Column,
+    Convert,
+    Dialect,
+    Table,
+    in_iso,
+    timestamp_text,
+    usual_hint,
+)
 
-__all__ = ["MARIADB", "of_mariadb", "pymysql_driver", "to_mariadb"]
-
-Convert = Callable[[Any], Any]
+__all__ = ["MARIADB", "of_mariadb", "pymysql_driver"]
 
 _SQL_MODE = (
     "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
@@ -72,7 +89,7 @@ _FAMILIES = {
 _DESCRIBE_TABLE = "SELECT engine FROM information_schema.tables WHERE table_schema = {schema} AND table_name = %s"
 
 _DESCRIBE_COLUMNS = """
-SELECT column_name, data_type, column_type,
+SELECT column_name, data_type, column_type, character_set_name, collation_name, is_nullable = 'YES',
        is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
        is_generated <> 'NEVER', is_nullable = 'NO' AND data_type = 'timestamp'
 FROM information_schema.columns WHERE table_schema = {schema} AND table_name = %s ORDER BY ordinal_position
@@ -157,10 +174,7 @@ class _Mariadb:
         if found is None:
             return None
         cursor.execute(_DESCRIBE_COLUMNS.format(schema=schema), path)
-        columns = {
-            name: Column(name, declared, _FAMILIES.get(kind, "other"), *map(bool, others))
-            for name, kind, declared, *others in cursor.fetchall()
-        }
+        columns = {row[0]: _column(self.quoted(*path).replace("%%", "%"), *row) for row in cursor.fetchall()}
         cursor.execute(_DESCRIBE_KEYS.format(schema=schema), path)
         keys: dict[str, set[str]] = {}
         of_parts = set()
@@ -187,6 +201,70 @@ class _Mariadb:
         if some:
             cursor.executemany(f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks})", some)
 
+    def misfit(self, kind: pa.DataType, column: Column, *, fits: bool, is_stored: bool) -> str | None:
+        if kinds.is_boolean(kind):
+            fits = column.type.startswith("tinyint(1)")
+        elif kinds.is_floating(kind):
+            # It rounds what a decimal, or a DOUBLE(5, 2), has no digits for.
+            fits = fits and column.family == "float" and not column.numbers
+            fits = fits and (is_stored or kind.bit_width == 64)
+        elif column.family == "float":
+            fits = fits and not column.numbers
+        return None if fits else usual_hint(kind, column)
+
+    def parameter_of(self, kind: pa.DataType, column: Column) -> Convert | None:
+        is_text = column.family == "text"
+        if kinds.is_boolean(kind):
+            return int
+        if kinds.is_nested(kind):
+            return json_text
+        if kinds.is_timestamp(kind):
+            return timestamp_text if is_text else _in_utc
+        if kinds.is_time(kind) or kinds.is_date(kind):
+            return in_iso if is_text else None
+        return str if kinds.is_decimal(kind) and is_text else None
+
+    def check_of(self, kind: pa.DataType, column: Column) -> ColumnCheck | None:
+        family, name, numbers = column.family, column.kind, column.numbers
+        if kinds.is_integer(kind) and name == "year":
+            return short_years()
+        if kinds.is_integer(kind) and family == "float":
+            return wide_integers(kind, 53)
+        if kinds.is_decimal(kind) and family == "decimal":
+            return digits_beyond(kind, (*numbers, 0, 0)[1])
+        if kinds.is_temporal(kind) and not kinds.is_date(kind):
+            return fractions_beyond(kind, (*numbers, 0)[0] if family != "text" else 6)
+        if (kinds.is_string(kind) or kinds.is_large_string(kind)) and family == "text":
+            limit = 0 if name == "char" else (*numbers, _TEXT_BYTES.get(name, 1 << 32))[0]
+            return blanks_beyond(limit, of_bytes="char" not in name)
+        if family == "bytes" and name == "binary":
+            return filled_bytes((*numbers, 1)[0])
+        return None
+
+
+_TEXT_BYTES = {"tinytext": 255, "text": 65_535, "mediumtext": 16_777_215}
+
+
+def _column(
+    table: str, name: str, kind: str, declared: str, letters: str | None, collation: str | None, *flags: int
+) -> Column:
+    """A column by what the database says of it."""
+    may_be_null, is_required, is_generated, replaces_null = map(bool, flags)
+    column = Column(name, declared, _FAMILIES.get(kind, "other"), is_required, is_generated, replaces_null)
+    if collation is None or collation.endswith("_nopad_bin"):
+        return column
+    quoted = MARIADB.quoted(name).replace("%%", "%")
+    remedy = (
+        f"ALTER TABLE {table} MODIFY {quoted} {declared} CHARACTER SET {letters} COLLATE {letters}_nopad_bin"
+        f"{'' if may_be_null else ' NOT NULL'}"
+    )
+    equates = "" if collation.endswith("_bin") else f"collation {collation}"
+    return replace(column, equates=equates, overlooks_blanks=True, remedy=remedy)
+
+
+def _in_utc(value: datetime) -> datetime:
+    return value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
+
 
 def pymysql_driver() -> Any:
     """Import MariaDB's driver.
@@ -202,124 +280,6 @@ def pymysql_driver() -> Any:
 
 
 MARIADB: Dialect = _Mariadb()
-
-
-# ----------------------------------------------------------------------------------------------------------- parameters
-def to_mariadb(kind: pa.DataType, column: Column, *, is_stored: bool = True) -> Convert | None:
-    """Return what makes parameters of values of a type for a column; None for as they are.
-
-    Args:
-        kind: The type.
-        column: The column.
-        is_stored: Whether it is to keep them: what it would change is refused then. Else they are compared with it.
-    """
-    convert = _parameter_of(kind, column)
-    check = _check_of(kind, column) if is_stored else None
-    if check is None:
-        return convert
-
-    def checked(value: Any) -> Any:
-        check(value)
-        return value if convert is None else convert(value)
-
-    return checked
-
-
-def _parameter_of(kind: pa.DataType, column: Column) -> Convert | None:
-    """What makes the driver's values of those of a type; None for as they are."""
-    is_text = column.family == "text"
-    if kinds.is_boolean(kind):
-        return int
-    if kinds.is_nested(kind):
-        return json_text
-    if kinds.is_timestamp(kind):
-        return (lambda value: value.isoformat(sep=" ")) if is_text else _in_utc
-    if kinds.is_time(kind):
-        return time.isoformat if is_text else None
-    if kinds.is_date(kind):
-        return date.isoformat if is_text else None
-    return str if kinds.is_decimal(kind) and is_text else None
-
-
-def _in_utc(value: datetime) -> datetime:
-    return value if value.tzinfo is None else value.astimezone(timezone.utc).replace(tzinfo=None)
-
-
-# ------------------------------------------------------------------------------------------- what a column would change
-def _check_of(kind: pa.DataType, column: Column) -> Callable[[Any], None] | None:
-    """What refuses values of a type that a column would change without a word; None if there are none."""
-    name, family, numbers = column.name, column.family, _parameters(column)
-    if kinds.is_integer(kind) and column.type.startswith("year"):
-        return functools.partial(_check_year, name)
-    if kinds.is_integer(kind) and family == "float":
-        return functools.partial(_check_whole, name)
-    if kinds.is_decimal(kind) and family == "decimal":
-        return functools.partial(_check_digits, (*numbers, 0, 0)[1], name)
-    if (kinds.is_timestamp(kind) or kinds.is_time(kind)) and family != "text":
-        return functools.partial(_check_fraction, int(10 ** (6 - (numbers or [0])[0])), name)
-    if (kinds.is_string(kind) or kinds.is_large_string(kind)) and family == "text":
-        return functools.partial(_check_blanks, _blanks_from(column), column)
-    if family == "bytes" and column.type.startswith("binary"):
-        return functools.partial(_check_length, (numbers or [1])[0], column)
-    return None
-
-
-def _parameters(column: Column) -> list[int]:
-    """The numbers in brackets of a column's type."""
-    inside = column.type.partition("(")[2].partition(")")[0]
-    return [int(part) for part in inside.split(",")] if inside else []
-
-
-def _check_year(name: str, value: int) -> None:
-    if 1 <= value <= 99:
-        message = f"column {name!r} would take {value} for a year of this century or the last"
-        raise TypeMismatchError(message, hint="write years with all of their digits")
-
-
-def _check_whole(name: str, value: int) -> None:
-    if int(float(value)) != value:
-        message = f"column {name!r} would round {value}: it keeps 53 bits"
-        raise TypeMismatchError(message, hint="declare it as BIGINT, or cast in the program")
-
-
-_EXACT = Context(prec=100)
-"""Holds the digits of every decimal of Arrow."""
-
-
-def _check_digits(scale: int, name: str, value: Decimal) -> None:
-    if value != value.quantize(Decimal(1).scaleb(-scale), context=_EXACT):
-        message = f"column {name!r} would round {value} to {scale} digits behind the point"
-        raise TypeMismatchError(message, hint="round it in the program, or declare the column with more digits")
-
-
-def _check_fraction(step_us: int, name: str, value: datetime | time) -> None:
-    if value.microsecond % step_us:
-        message = f"column {name!r} would cut the fraction of {value.isoformat()}"
-        raise TypeMismatchError(message, hint="declare it with 6 digits, as DATETIME(6), or cut it in the program")
-
-
-_TEXT_BYTES = {"tinytext": 255, "text": 65_535, "mediumtext": 16_777_215}
-
-
-def _blanks_from(column: Column) -> int:
-    """Behind how many letters, or bytes of UTF-8, a text loses blanks; other letters are refused by the server."""
-    kind = column.type.partition("(")[0]
-    return 0 if kind == "char" else (*_parameters(column), _TEXT_BYTES.get(kind, 1 << 32))[0]
-
-
-def _check_blanks(limit: int, column: Column, value: str) -> None:
-    if value[-1:] != " ":
-        return
-    size = len(value) if "char" in column.type else len(value.encode())
-    if size > limit:
-        message = f"column {column.name!r} of type {column.type} would cut blanks at the end of a text"
-        raise TypeMismatchError(message, hint="cut them in the program, or declare a longer VARCHAR")
-
-
-def _check_length(length: int, column: Column, value: bytes) -> None:
-    if len(value) < length:
-        message = f"column {column.name!r} of type {column.type} would add zeros to {len(value)} bytes"
-        raise TypeMismatchError(message, hint="declare it as VARBINARY")
 
 
 # ------------------------------------------------------------------------------------------------------ what it answers

@@ -207,7 +207,7 @@ class TableRows:
             if item.name not in found.columns:
                 message = f"table {'.'.join(settings.table)!r} has no column {item.name!r}"
                 raise ConfigurationError(message, hint=nearest(item.name, list(found.columns)))
-            converter_of(found.columns[item.name], item.type, settings.dialect)
+            converter_of(found.columns[item.name], item.type, settings.dialect, is_stored=False)
         self._table = found
         return found
 

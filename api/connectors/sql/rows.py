@@ -12,27 +12,24 @@ Source: Flink's ``JdbcRowConverter``.
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
-from headrace.state.values.json_text import json_text
 from headrace.state.values.serde import columns_as
 
-from .dialects import Column, Dialect, Table
-from .mariadb import MARIADB, to_mariadb
+from .checks import ColumnCheck, blanks_at_the_end
+from .dialects import Column, Convert, Dialect, Table
 
 __all__ = ["RowLayout", "RowPlan", "check_table", "converter_of"]
-
-Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -113,6 +110,11 @@ def check_table(layout: RowLayout, table: Table | None, dialect: Dialect) -> Tab
         message = f"table {layout.name!r} has no primary key or unique index on {sorted(layout.key)}"
         hint = "rows are found again by the key, so the database must know that it is one"
         raise ConfigurationError(message, hint=hint)
+    for column in [table.columns[name] for name in layout.key]:
+        if column.equates:
+            message = f"key column {column.name!r} of table {layout.name!r} has {column.equates}"
+            message += ", which takes texts for equal that differ: rows of several keys would be one"
+            raise ConfigurationError(message, hint=column.remedy)
     if layout.key and table.num_unique > 1:
         message = f"table {layout.name!r} has unique keys beside {sorted(layout.key)}: rows are found by any of them"
         raise ConfigurationError(message, hint="drop the others, or write without a key")
@@ -167,6 +169,7 @@ class RowPlan:
                 message = f"the records have no boolean field {layout.delete_column!r} that says which are deletions"
                 raise TypeMismatchError(message, fields=schema.names)
         self._converters = [converter_of(table.columns[name], schema.field(name).type, dialect) for name in self.names]
+        self._checks = list(self._found_checks(table, schema, dialect))
         self._without_null = [name for name in self.names if table.columns[name].replaces_null]
         self._key = [self.names.index(name) for name in layout.key]
         target = dialect.quoted(*layout.table)
@@ -179,13 +182,48 @@ class RowPlan:
         self._upsert = dialect.upsert(target, quoted, keys) if keys else ""
         self._delete = f"DELETE FROM {target} WHERE {' AND '.join(f'{name} = {mark}' for name in keys)}"
 
+    def check(self, records: pa.RecordBatch, first: int, place: Mapping[str, Any]) -> None:
+        """See that the database will change no value of records without a word; before they are written.
+
+        Args:
+            records: The records.
+            first: The number of the first one, for errors.
+            place: Where they are, for errors.
+
+        Raises:
+            TypeMismatchError: If it would change one, or a key is null.
+        """
+        gone = None if self._layout.delete_column is None else records.column(self._layout.delete_column)
+        if gone is not None:
+            gone = pc.fill_null(gone.cast(pa.bool_()), fill_value=False)
+        for name in (*self._layout.key, *self._without_null):
+            lacks = _decoded(records.column(name)).is_null()
+            is_key = name in self._layout.key
+            if gone is not None and not is_key:
+                lacks = pc.and_not(lacks, gone)
+            if lacks.true_count:
+                message = f"column {name!r} takes no null: the database would write a time of its own"
+                if is_key:
+                    message = f"a key must not be null, its row would never be found again; key column {name!r} is"
+                record = first + lacks.index(pa.scalar(value=True)).as_py()
+                raise TypeMismatchError(message, table=self._layout.name, record=record, **place)
+        for column, check in self._checks:
+            values = _decoded(records.column(column.name))
+            if gone is not None and column.name not in self._layout.key:  # these are not written
+                values = pc.if_else(gone, pa.scalar(None, values.type), values)
+            found = check.first_in(values)
+            if found is not None:
+                message = f"column {column.name!r} of type {column.type} {found[1]}"
+                record = first + found[0]
+                raise TypeMismatchError(message, hint=check.hint, table=self._layout.name, record=record, **place)
+
     def write(self, cursor: Any, records: Sequence[pa.RecordBatch]) -> None:
         """Write records, in their order, in the transaction of a cursor.
 
         With a key only the last record of each counts, as if all had been written one after another.
 
         Raises:
-            TypeMismatchError: If a value does not fit its column, or a key is null.
+            TypeMismatchError: If a value does not fit its column.
         """
         if not self._key:
             rows = (row for batch in records for row in self._rows(batch))
@@ -197,32 +235,32 @@ class RowPlan:
             deletes = self._deletes(batch)
             for index, row in enumerate(self._rows(batch)):
                 identity = tuple([row[i] for i in key])
-                if None in identity:
-                    name = self.names[key[identity.index(None)]]
-                    message = f"a key must not be null, its row would never be found again; key column {name!r} is"
-                    raise TypeMismatchError(message, table=self._layout.name)
                 last.pop(identity, None)  # so that the order is that in which the last records came
                 last[identity] = None if deletes is not None and deletes[index] else row
         changes = list(last.items())
         if self._dialect.name != "sqlite":  # which has one writer at a time
             # In one order everywhere, so that two writers of the same keys wait for each other and never crosswise.
-            # Keys that a column's collation may call equal stay in the order in which they came.
-            changes.sort(key=lambda item: repr(tuple(map(_loose, item[0]))))
+            changes.sort(key=lambda item: repr(item[0]))
         for is_removed, run in groupby(changes, lambda item: item[1] is None):
             if is_removed:
                 cursor.executemany(self._delete, [identity for identity, _row in run])
             else:
                 cursor.executemany(self._upsert, [row for _identity, row in run])
 
+    def _found_checks(self, table: Table, schema: pa.Schema, dialect: Dialect) -> Iterator[tuple[Column, ColumnCheck]]:
+        for name in self.names:
+            column = table.columns[name]
+            check = _check_of(column, schema.field(name).type, dialect)
+            if check is not None:
+                yield column, check
+            if name in self._layout.key and column.overlooks_blanks and _is_text(schema.field(name).type):
+                yield column, blanks_at_the_end(column.remedy)
+
     def _deletes(self, batch: pa.RecordBatch) -> list[Any] | None:
         name = self._layout.delete_column
         return None if name is None else batch.column(name).to_pylist()
 
     def _rows(self, batch: pa.RecordBatch) -> Any:
-        for name in self._without_null:
-            if batch.column(name).null_count:
-                message = f"column {name!r} takes no null: the database would write a time of its own"
-                raise TypeMismatchError(message, table=self._layout.name)
         columns = []
         for name, convert in zip(self.names, self._converters, strict=True):
             values = _plain(batch.column(name), name).to_pylist()
@@ -232,37 +270,41 @@ class RowPlan:
         return zip(*columns, strict=True)
 
 
-def _loose(part: Any) -> Any:
-    """A part of a key without what collations may overlook: case, accents, blanks at the end."""
-    if not isinstance(part, str):
-        return part
-    letters = unicodedata.normalize("NFKD", part.casefold())
-    return "".join(char for char in letters if not unicodedata.combining(char)).rstrip()
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if kinds.is_dictionary(kind) else kind
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if kinds.is_dictionary(column.type) else column
 
 
 def _plain(column: pa.Array, name: str) -> pa.Array:
     """The column in a type whose Python values every driver knows."""
-    kind = column.type
-    if kinds.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
+    column = _decoded(column)
     try:
-        if kinds.is_timestamp(kind) and kind.unit == "ns":
-            return column.cast(pa.timestamp("us", kind.tz))
-        if kinds.is_time64(kind) and kind.unit == "ns":
-            return column.cast(pa.time64("us"))
-        if kinds.is_duration(kind) and kind.unit == "ns":
-            return column.cast(pa.duration("us"))
+        whole = _without_nanoseconds(column.type)
+        return column if whole.equals(column.type) else column.cast(whole)
     except pa.ArrowInvalid as error:
         message = f"column {name!r} has nanoseconds, and a database microseconds: {error}"
         raise TypeMismatchError(message, hint="cut them in the program, where it is seen") from error
-    return column
+
+
+def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    """A type with microseconds, which databases have, for nanoseconds; in lists, too."""
+    if kinds.is_list(kind):
+        return pa.list_(_without_nanoseconds(kind.value_type))
+    if kinds.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if kinds.is_time64(kind):
+        return pa.time64("us")
+    return pa.duration("us") if kinds.is_duration(kind) and kind.unit == "ns" else kind
 
 
 _ACCEPTS: tuple[tuple[Callable[[pa.DataType], bool], frozenset[str]], ...] = (
     (kinds.is_boolean, frozenset({"bool"})),
-    (kinds.is_integer, frozenset({"int", "decimal", "float"})),
-    (kinds.is_floating, frozenset({"float", "decimal"})),
+    (kinds.is_integer, frozenset({"int", "decimal", "float", "float4"})),
+    (kinds.is_floating, frozenset({"float", "float4", "decimal"})),
     (kinds.is_decimal, frozenset({"decimal", "text"})),
     (kinds.is_date, frozenset({"date", "text"})),
     (kinds.is_time, frozenset({"time", "text"})),
@@ -291,89 +333,48 @@ def _families_of(kind: pa.DataType) -> frozenset[str]:
 def converter_of(column: Column, kind: pa.DataType, dialect: Dialect, *, is_stored: bool = True) -> Convert | None:
     """Return how values of a field become those of a column, or are compared with it; None for as they are.
 
+    Args:
+        column: The column.
+        kind: The field's type.
+        dialect: Of the database.
+        is_stored: Whether the column is to keep the values. Else they are read, or compared with it.
+
     Raises:
-        TypeMismatchError: If they do not fit.
+        TypeMismatchError: If they do not fit, or the column would change them.
     """
     if kinds.is_dictionary(kind):
         kind = kind.value_type
     if kinds.is_null(kind):
         return None
-    is_sqlite = dialect.name == "sqlite"
     families = _families_of(kind)
     fits = column.family in families or (column.family == "any" and bool(families))
-    if is_sqlite and not fits:  # it has fewer types
-        fits = (kinds.is_boolean(kind) and column.family == "int") or (
-            kinds.is_timestamp(kind) and column.family == "timestamp"
-        )
-    if dialect is MARIADB:
-        fits = _fits_mariadb(column, kind, fits)
-    if fits and (column.family == "decimal" or _has_numeric_affinity(column)) and kinds.is_decimal(kind) and is_sqlite:
-        fits = kind.precision <= MAX_SQLITE_DIGITS
-    is_text = kinds.is_string(kind) or kinds.is_large_string(kind)
-    if fits and is_text and is_sqlite:
-        fits = not _has_numeric_affinity(column)
-    if not fits:
+    hint = dialect.misfit(kind, column, fits=fits, is_stored=is_stored)
+    if hint is not None:
         message = f"values of type {kind} do not fit column {column.name!r} of type {column.type or 'none'}"
-        hint = "cast them in the program, or declare another column type"
-        if kinds.is_timestamp(kind) and column.family.startswith("timestamp"):
-            hint = "times with a zone and times without are not the same: say in the program which zone is meant"
-        elif kinds.is_decimal(kind) and is_sqlite:
-            hint = "SQLite keeps 15 digits of a number: use a TEXT column for more"
-        elif is_text and _has_numeric_affinity(column):
-            hint = f"SQLite makes numbers of digits in a column of type {column.type}: use a TEXT column"
         raise TypeMismatchError(message, hint=hint)
-    if dialect is MARIADB:
-        return to_mariadb(kind, column, is_stored=is_stored)
-    return _sqlite_value(kind) if is_sqlite else _postgresql_value(kind, column)
+    if is_stored and column.family == "array":
+        element = _element_of(column, kind)
+        convert = converter_of(element, kind.value_type, dialect)
+        return None if convert is None else functools.partial(_each, convert)
+    return dialect.parameter_of(kind, column)
 
 
-def _fits_mariadb(column: Column, kind: pa.DataType, fits: bool) -> bool:
-    """Its truths are small integers, and it rounds what a decimal, or a DOUBLE(5, 2), has no digits for."""
-    if kinds.is_boolean(kind):
-        return column.type.startswith("tinyint(1)")
-    if column.family == "float" and "(" in column.type:
-        return False
-    return fits and not (kinds.is_floating(kind) and column.family == "decimal")
+def _element_of(column: Column, kind: pa.DataType) -> Column:
+    """What the elements of a list are in an array; an array's own type does not say how many dimensions it has."""
+    is_deeper = kinds.is_nested(kind.value_type) and not kinds.is_struct(kind.value_type)
+    return column if is_deeper or column.element is None else column.element
 
 
-def _has_numeric_affinity(column: Column) -> bool:
-    """Whether SQLite, which does not know the column's type, makes numbers of text that looks like one."""
-    return column.family == "any" and bool(column.type) and "BLOB" not in column.type.upper()
+def _each(convert: Convert, values: list[Any]) -> list[Any]:
+    return [None if value is None else convert(value) for value in values]
 
 
-MAX_SQLITE_DIGITS = 15
-"""Digits of a decimal that a column of SQLite keeps which is meant for numbers."""
-
-
-def _sqlite_value(kind: pa.DataType) -> Convert | None:
-    if kinds.is_boolean(kind):
-        return int
-    if kinds.is_decimal(kind):
-        return str
-    if kinds.is_date(kind) or kinds.is_time(kind):
-        return _isoformat
-    if kinds.is_timestamp(kind):
-        return _timestamp_text
-    if kinds.is_nested(kind):
-        return json_text
-    return None
-
-
-def _postgresql_value(kind: pa.DataType, column: Column) -> Convert | None:
-    if kinds.is_nested(kind) and column.family != "array":
-        return json_text
-    if column.family == "text" and (kinds.is_date(kind) or kinds.is_time(kind)):
-        return _isoformat
-    if column.family == "text" and kinds.is_timestamp(kind):
-        return _timestamp_text
-    if column.family == "text" and kinds.is_decimal(kind):
-        return str
-    return None
-
-
-def _isoformat(value: date | time) -> str:
-    return value.isoformat()
-
-
-def _timestamp_text(value: datetime) -> str:
-    return value.isoformat(sep=" ")
+def _check_of(column: Column, kind: pa.DataType, dialect: Dialect) -> ColumnCheck | None:
+    """What finds values, or elements of them, that the column would change."""
+    if kinds.is_dictionary(kind):
+        kind = kind.value_type
+    if kinds.is_null(kind):
+        return None
+    if column.family == "array":
+        return _check_of(_element_of(column, kind), kind.value_type, dialect)
+    return dialect.check_of(kind, column)

@@ -81,7 +81,9 @@ class SqlSink:
 
     Values: booleans, integers, floats, decimals, text, bytes, dates, times, timestamps with and without zone, durations
     (PostgreSQL), and lists and structs as JSON. SQLite keeps times as ISO 8601 text and decimals as text or, up to 15
-    digits, as numbers; it has no ``NaN`` and keeps it as NULL. A key must not be null: it would never be found again.
+    digits, as numbers. What a column would round, cut or fill up is refused: by its type before the job begins, or by
+    the record that has such a value. A key must not be null: it would never be found again; and its columns must tell
+    all texts apart, as collations that overlook case do not.
     """
 
     def __init__(self, settings: SqlSettings) -> None:

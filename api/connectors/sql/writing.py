@@ -109,6 +109,8 @@ class _Writer(SinkWriter):
         self._table: Table | None = None
         # Plans by the records' schema; few, as they rarely change.
         self._plans: dict[pa.Schema, RowPlan] = {}
+        # How many records there have been, by which errors name one.
+        self._num_records = 0
 
     def open(self, context: WriterContext) -> None:
         self._context = context
@@ -127,7 +129,7 @@ class _Writer(SinkWriter):
         """The records by the names of their columns, and how they are written.
 
         Raises:
-            TypeMismatchError: If they do not fit the table.
+            TypeMismatchError: If they do not fit the table, or it would change one.
         """
         columns = self._settings.layout.columns_of(batch)
         plan = self._plans.get(columns.schema)
@@ -137,6 +139,8 @@ class _Writer(SinkWriter):
             table = check_table(self._settings.layout, self._table, self._settings.dialect)
             plan = RowPlan(self._settings.layout, table, columns.schema, self._settings.dialect)
             self._plans[columns.schema] = plan
+        plan.check(columns, self._num_records + 1, self._context.place)
+        self._num_records += columns.num_rows
         return columns, plan
 
     def _look(self, cursor: Any) -> None:
@@ -372,10 +376,14 @@ class SqlCommitter(ProvingCommitter):
         plan: RowPlan | None = None
         schema: pa.Schema | None = None
         assert self._table is not None
+        num_records = 0
         for batches in pieces:
             if plan is None or batches[0].schema != schema:
                 schema = batches[0].schema
                 plan = RowPlan(self._settings.layout, self._table, schema, self._settings.dialect)
+            for batch in batches:  # the table may be another one than when they were prepared
+                plan.check(batch, num_records + 1, self._context.place)
+                num_records += batch.num_rows
             plan.write(cursor, batches)
 
     def num_committed_after(self, checkpoint_id: int) -> int:

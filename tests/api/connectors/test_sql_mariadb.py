@@ -1,7 +1,7 @@
-"""Tables of MariaDB on a real server.
+"""Tables of MariaDB on a real server; what its sinks do as on PostgreSQL is in ``test_sql_servers.py``.
 
-Families: contract (the checks of every sink and source), crash (the server is killed around commits), property (values
-of all types come back as they went in), errors (what does not fit, or cannot be guaranteed, is refused by name)."""
+Families: contract (the checks of every source), property (values of all types come back as they went in), errors (what
+does not fit, or cannot be guaranteed, is refused by name)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from campaigns import campaign
 from mariadb_server import mariadb  # noqa: F401 - a fixture
+from sql_servers import refused, sink, with_numbers
 
 from headrace.connectors.sql import GrowingColumn, KeyRanges, SqlSink, SqlSource
 from headrace.connectors.sql.connecting import connector_of, dialect_named
@@ -19,7 +19,6 @@ from headrace.connectors.sql.reading import ReadSettings, SqlLookup, TableRows
 from headrace.engine.errors import ConfigurationError, HeadraceError, TypeMismatchError
 from headrace.table import TableEnvironment
 from headrace.testing import SinkTestHarness
-from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
 
 pytestmark = pytest.mark.slow
@@ -27,35 +26,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def server(mariadb):  # noqa: F811 - the fixture
-    mariadb.clear()
-    mariadb.execute("CREATE TABLE numbers (n BIGINT NOT NULL, label TEXT)")
-    return mariadb
+    return with_numbers(mariadb)
 
 
-def numbers(server):
-    return sorted(n for (n,) in server.rows("SELECT n FROM numbers"))
-
-
-def rows(*values):
-    return [{"n": value, "label": f"number {value}"} for value in values]
-
-
-def sink(server, connect=None, **options):
-    connection = server.url if connect is None else connect
-    dialect = None if connect is None else "mariadb"
-    return SqlSink.exactly_once(connection, "numbers", sink_id="numbers", dialect=dialect, **options)
-
-
-# ------------------------------------------------------------------------------------------------------------ contracts
-@pytest.mark.parametrize("staging", ["checkpoint", "table"])
-@pytest.mark.parametrize("check", SINK_CONTRACT, ids=lambda check: check.__name__)
-@pytest.mark.sampled(4)
-def test_contract_of_sinks(check, staging, server):
-    check(SinkSubject(sink(server, staging=staging), lambda: numbers(server), lambda number: rows(number)[0]))
-    if server.rows("SHOW TABLES LIKE 'headrace_staged'"):
-        assert server.rows("SELECT COUNT(*) FROM headrace_staged") == [(0,)], "staged rows were left"
-
-
+# ------------------------------------------------------------------------------------------------------------- contract
 @pytest.mark.parametrize("follow", [None, GrowingColumn("at", "10 ms", "100 ms")], ids=["once", "followed"])
 @pytest.mark.parametrize("check", SOURCE_CONTRACT, ids=lambda check: check.__name__)
 def test_contract_of_sources(check, follow, server):
@@ -75,59 +49,9 @@ def test_contract_of_sources(check, follow, server):
         raise
 
 
-# ----------------------------------------------------------------------------------------------------- the server dies
-class Session:
-    """A connection whose commits can be disturbed."""
-
-    def __init__(self, connection, commit):
-        self._connection = connection
-        self._commit = commit
-
-    def __getattr__(self, name):
-        return getattr(self._connection, name)
-
-    def commit(self):
-        self._commit(self._connection)
-
-
-@pytest.mark.parametrize(
-    ("staging", "is_made"),
-    [("checkpoint", False), ("table", True), campaign("checkpoint", True), campaign("table", False)],
-)
-def test_the_server_dies_around_a_commit_and_the_marker_says_whether_it_was_made(server, staging, is_made):
-    import pymysql
-
-    armed, deaths = [], []
-
-    def commit(connection):
-        if not armed:
-            connection.commit()
-            return
-        armed.pop()
-        if is_made:
-            connection.commit()
-        server.restart()
-        deaths.append(is_made)
-        message = "the connection is lost"
-        raise pymysql.err.OperationalError(2013, message)
-
-    connect = lambda: Session(server.connect(autocommit=False), commit)
-    job = SinkTestHarness(sink(server, connect, staging=staging), 2)
-    job.start()
-    for checkpoint_id in (1, 2, 3):
-        job.write(rows(10 * checkpoint_id), 0)
-        job.write(rows(10 * checkpoint_id + 1), 1)
-        job.checkpoint(checkpoint_id, notifies=False)
-        armed.append(True)
-        job.notify(checkpoint_id)
-        assert not armed
-    job.finish()
-    assert deaths == [is_made] * 3
-    assert numbers(server) == [10, 11, 20, 21, 30, 31]
-
-
+# -------------------------------------------------------------------------------------------------------------- by key
 def test_rows_are_found_again_by_their_key_and_deleted(server):
-    server.execute("CREATE TABLE totals (room VARCHAR(20) PRIMARY KEY, bids BIGINT)")
+    server.execute("CREATE TABLE totals (room VARCHAR(20) COLLATE utf8mb4_bin PRIMARY KEY, bids BIGINT)")
     schema = {"room": "string", "bids": "int64", "gone": "bool"}
     one = SqlSink.at_least_once(server.url, "totals", schema=schema, key="room", delete_column="gone")
     job = SinkTestHarness(one, 1)
@@ -207,7 +131,7 @@ def test_values_of_all_types_come_back(form, server):
         (pa.decimal128(9, 3), "DECIMAL(9, 2)", Decimal("1.005"), "would round"),
         (pa.string(), "VARCHAR(3)", "four", "too long"),
         (pa.string(), "VARCHAR(3) CHARACTER SET latin1", "\N{PILE OF POO}", "Incorrect string"),
-        (pa.timestamp("us"), "DATETIME(3)", dt.datetime.fromisoformat("2024-01-01 00:00:00.123456"), "cut the"),
+        (pa.timestamp("us"), "DATETIME(3)", dt.datetime.fromisoformat("2024-01-01 00:00:00.123456"), "fraction"),
         (pa.timestamp("us"), "TIMESTAMP NULL", dt.datetime.fromisoformat("2024-01-01"), "times with a zone"),
         (pa.time64("us"), "TIME", dt.time(1, 2, 3, 4), "cut the fraction"),
         (pa.bool_(), "INT", True, "do not fit column"),
@@ -222,13 +146,7 @@ def test_values_of_all_types_come_back(form, server):
     ],
 )  # fmt: skip
 def test_what_a_column_would_change_is_refused(kind, own, value, reason, server):
-    server.execute(f"CREATE TABLE v (v {own})")
-    job = SinkTestHarness(SqlSink.at_least_once(server.url, "v", schema=pa.schema([("v", kind)])), 1)
-    with pytest.raises(TypeMismatchError, match=reason):
-        job.start()
-        job.write([{"v": value}])
-        job.checkpoint(1)
-    assert server.rows("SELECT * FROM v") == []
+    refused(server, own, kind, value, reason, TypeMismatchError)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +181,37 @@ def test_a_table_that_cannot_be_written_exactly_once_is_refused(table, options, 
     server.execute("DROP TABLE numbers", f"CREATE TABLE numbers {table}")
     with pytest.raises(ConfigurationError, match=reason):
         SinkTestHarness(sink(server, schema={"n": "int64"}, **options), 1).start()
+
+
+@pytest.mark.parametrize("own", ["VARCHAR(9)", "CHAR(9) CHARACTER SET latin1", "VARCHAR(9) COLLATE utf8mb3_general_ci"])
+def test_keys_that_a_collation_calls_equal_are_refused_and_the_hint_mends_it(own, server):
+    server.execute(f"CREATE TABLE words (k {own} PRIMARY KEY, v BIGINT)")
+    made = SqlSink.at_least_once(server.url, "words", key="k")
+    with pytest.raises(
+        ConfigurationError, match=r"key column 'k' of table 'words' has collation \w+_ci, which"
+    ) as told:
+        SinkTestHarness(made).start()
+    server.execute(told.value.hint)
+    job = SinkTestHarness(made)
+    job.start()
+    job.write([{"k": "Hall", "v": 1}, {"k": "hall", "v": 2}])
+    job.checkpoint(1)
+    assert sorted(server.rows("SELECT * FROM words")) == [("Hall", 1), ("hall", 2)]
+
+
+def test_a_key_with_blanks_is_refused_where_a_collation_overlooks_them(server):
+    server.execute("CREATE TABLE words (k VARCHAR(9) COLLATE utf8mb4_bin PRIMARY KEY, v BIGINT)")
+    made = SqlSink.at_least_once(server.url, "words", key="k")
+    job = SinkTestHarness(made)
+    job.start()
+    with pytest.raises(TypeMismatchError, match=r"column 'k' .*overlooks blanks at the end of a key.*record 2") as told:
+        job.write([{"k": "hall", "v": 1}, {"k": "hall ", "v": 2}])
+    server.execute(told.value.hint)
+    job = SinkTestHarness(made)
+    job.start()
+    job.write([{"k": "hall", "v": 1}, {"k": "hall ", "v": 2}])
+    job.checkpoint(1)
+    assert sorted(server.rows("SELECT * FROM words")) == [("hall", 1), ("hall ", 2)]
 
 
 def test_a_server_or_connection_that_cannot_be_trusted_is_refused(server):
@@ -328,7 +277,7 @@ def test_a_table_of_sql_is_read_looked_up_and_written(server):
     server.execute(
         "CREATE TABLE rooms (item VARCHAR(9) PRIMARY KEY, room VARCHAR(9))",
         "INSERT INTO rooms VALUES ('lamp', 'hall'), ('desk', 'study')",
-        "CREATE TABLE totals (room VARCHAR(9) PRIMARY KEY, bids BIGINT)",
+        "CREATE TABLE totals (room VARCHAR(9) COLLATE utf8mb4_bin PRIMARY KEY, bids BIGINT)",
     )
     options = (
         f"'connector' = 'jdbc', 'url' = 'jdbc:mariadb://127.0.0.1:{server.port}/shop', 'username' = 'headrace', "

@@ -1,7 +1,7 @@
-"""The SQL sink on a real PostgreSQL server.
+"""The SQL sink on a real PostgreSQL server; what it does as on MariaDB is in ``test_sql_servers.py``.
 
-Families: contract (the checks of every sink), crash (the server is killed around and in the middle of commits),
-property (values come back as they went in), errors (what does not fit is refused before the first record)."""
+Families: crash (the server is killed in the middle of commits), property (values come back as they went in), errors
+(what does not fit, or would be changed, is refused by name)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from campaigns import campaign
 from postgresql_server import postgresql  # noqa: F401 - a fixture
+from sql_servers import Session, numbers, refused, rows, sink, with_numbers
 
-from headrace.connectors.sql import SqlExecutionOptions, SqlSink
-from headrace.connectors.sql.dialects import POSTGRESQL
+from headrace.connectors.sql import SqlSink
+from headrace.connectors.sql.postgresql import POSTGRESQL
 from headrace.engine.columns.records import Batch
 from headrace.engine.errors import (
     ConfigurationError,
@@ -26,7 +26,6 @@ from headrace.engine.errors import (
     TypeMismatchError,
 )
 from headrace.testing import SinkTestHarness
-from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
 
 pytestmark = pytest.mark.slow
 
@@ -35,33 +34,7 @@ BOOKS = ("headrace_sinks", "headrace_sink_jobs", "headrace_commits", "headrace_s
 
 @pytest.fixture
 def server(postgresql):  # noqa: F811 - the fixture
-    postgresql.clear()
-    postgresql.execute("CREATE TABLE numbers (n bigint NOT NULL, label text)")
-    return postgresql
-
-
-def numbers(server):
-    return sorted(n for (n,) in server.rows("SELECT n FROM numbers"))
-
-
-def rows(*values):
-    return [{"n": value, "label": f"number {value}"} for value in values]
-
-
-def sink(server, connect=None, **options):
-    connection = server.url if connect is None else connect
-    dialect = None if connect is None else "postgresql"
-    return SqlSink.exactly_once(connection, "numbers", sink_id="numbers", dialect=dialect, **options)
-
-
-# ------------------------------------------------------------------------------------------------------------- contract
-@pytest.mark.parametrize("staging", ["checkpoint", "table"])
-@pytest.mark.parametrize("check", SINK_CONTRACT, ids=lambda check: check.__name__)
-@pytest.mark.sampled(4)
-def test_contract(check, staging, server):
-    check(SinkSubject(sink(server, staging=staging), lambda: numbers(server), lambda number: rows(number)[0]))
-    if server.rows("SELECT to_regclass('headrace_staged')") != [(None,)]:
-        assert server.rows("SELECT count(*) FROM headrace_staged") == [(0,)], "staged rows were left"
+    return with_numbers(postgresql)
 
 
 def test_sessions_are_closed_at_the_end(server):
@@ -79,56 +52,6 @@ def test_sessions_are_closed_at_the_end(server):
 
 
 # ---------------------------------------------------------------------------------------------------------- the server
-class Session:
-    """A connection whose commits can be disturbed."""
-
-    def __init__(self, connection, commit):
-        self._connection = connection
-        self._commit = commit
-
-    def __getattr__(self, name):
-        return getattr(self._connection, name)
-
-    def commit(self):
-        self._commit(self._connection)
-
-
-@pytest.mark.parametrize(
-    ("staging", "is_made"),
-    [("checkpoint", False), ("table", True), campaign("checkpoint", True), campaign("table", False)],
-)
-@pytest.mark.sampled(9)
-def test_the_server_dies_around_a_commit_and_the_marker_says_whether_it_was_made(server, staging, is_made):
-    import psycopg
-
-    armed = []
-
-    def commit(connection):
-        if not armed:
-            connection.commit()
-            return
-        armed.pop()
-        if is_made:
-            connection.commit()
-        server.restart()
-        message = "the connection is lost"
-        raise psycopg.OperationalError(message)
-
-    job = SinkTestHarness(sink(server, lambda: Session(psycopg.connect(server.url), commit), staging=staging), 2)
-    job.start()
-    for checkpoint_id in (1, 2, 3):
-        job.write(rows(10 * checkpoint_id), 0)
-        job.write(rows(10 * checkpoint_id + 1), 1)
-        job.checkpoint(checkpoint_id, notifies=False)
-        armed.append(True)
-        job.notify(checkpoint_id)
-        assert not armed
-    job.finish()
-    assert numbers(server) == [10, 11, 20, 21, 30, 31]
-    # Both subtasks had sessions when the server died.
-    assert len(job.pauses_ms) >= 3
-
-
 def test_the_server_dies_in_the_middle_of_commits(server):
     """The server is killed at some moment while a commit is under way, six times; a reader sees whole
     checkpoints."""
@@ -338,10 +261,128 @@ def test_nanoseconds_are_not_cut_in_silence(server):
     job.write(Batch.of_columns(pa.RecordBatch.from_arrays([column], names=["at"])))
     job.checkpoint(1)
     assert len(server.rows("SELECT * FROM times")) == 2
-    column = pa.array([1_001], pa.timestamp("ns"))
-    job.write(Batch.of_columns(pa.RecordBatch.from_arrays([column], names=["at"])))
-    with pytest.raises(TypeMismatchError, match="'at' has nanoseconds"):
-        job.checkpoint(2)
+    column = pa.array([2_000, 1_001], pa.timestamp("ns"))
+    with pytest.raises(TypeMismatchError, match=r"fraction of 1970-01-01 00:00:00.000001001: .*record 4") as told:
+        job.write(Batch.of_columns(pa.RecordBatch.from_arrays([column], names=["at"])))
+    assert "subtask" in str(told.value)
+
+
+# ------------------------------------------------------------------------------------------- what a column would change
+UTC_NOON = datetime(2024, 1, 1, 12, 0, 0, 123_456, tzinfo=timezone.utc)
+NOON = UTC_NOON.replace(tzinfo=None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "value", "reason"),
+    [
+        (pa.decimal128(9, 3), "numeric(9, 2)", Decimal("1.005"), r"numeric\(9,2\) would round 1.005 to 2 digits"),
+        (pa.decimal128(9, 3), "numeric(9)", Decimal("1.005"), "would round 1.005 to 0 digits"),
+        (pa.int64(), "numeric(5, -2)", 150, "would round 150 to -2 digits"),
+        (pa.float64(), "numeric", 0.1, "do not fit column"),
+        (pa.float64(), "real", 0.1, "do not fit column"),
+        (pa.int32(), "real", 2**24 + 1, "would round 16777217: it keeps 24 bits"),
+        (pa.int64(), "double precision", -(2**53) - 1, "would round -9007199254740993"),
+        (pa.timestamp("us"), "timestamp(3)", NOON, r"fraction of 2024-01-01 12:00:00.123456"),
+        (pa.timestamp("us"), "timestamp(0)", NOON, "keeps 0 digits"),
+        (pa.timestamp("us", "UTC"), "timestamptz(5)", UTC_NOON, "keeps 5 digits"),
+        (pa.time64("us"), "time(3)", NOON.time(), "fraction of 12:00:00.123456"),
+        (pa.duration("us"), "interval(3)", timedelta(microseconds=1), "fraction of 1 us"),
+        (pa.duration("us"), "interval hour to minute", timedelta(seconds=61), "do not fit column"),
+        (pa.string(), "char(5)", "ab", r"character\(5\) would add blanks to a text of 2 letters"),
+        (pa.string(), "char(3)", "abc ", "would cut blanks"),
+        (pa.string(), "varchar(3)", "a\u00e4b ", "would cut blanks"),
+        (pa.string(), "varchar(3)", "four", "too long"),
+        (pa.date32(), "char(20)", NOON.date(), "do not fit column"),
+        (pa.decimal128(9, 3), "money", Decimal("1.005"), "do not fit column"),
+        (pa.string(), "name", "x" * 70, "do not fit column"),
+        (pa.string(), '"char"', "xy", "do not fit column"),
+        (pa.time64("us"), "timetz", NOON.time(), "do not fit column"),
+        (pa.list_(pa.decimal128(9, 3)), "numeric(9, 2)[]", [Decimal("1.000"), None, Decimal("1.005")], "would round"),
+        (pa.list_(pa.list_(pa.string())), "varchar(1)[]", [["a"], ["b "]], "would cut blanks"),
+        (pa.list_(pa.float64()), "real[]", [0.1], "do not fit column"),
+        (pa.list_(pa.timestamp("us", "UTC")), "timestamp[]", [UTC_NOON], "do not fit column"),
+        (pa.decimal128(9, 3), "cents", Decimal("1.005"), r"numeric\(9,2\) would round"),
+        (pa.string(), "short_code", "ab ", "would cut blanks"),
+        (pa.list_(pa.decimal128(9, 3)), "cents[]", [Decimal("1.005")], "do not fit column"),
+    ],
+    ids=lambda value: value.replace('"', "") if isinstance(value, str) and value.isascii() else "",
+)
+def test_what_a_column_would_change_is_refused(kind, own, value, reason, server):
+    server.execute(
+        "CREATE DOMAIN cents AS numeric(9, 2)", "CREATE DOMAIN code AS varchar(2)", "CREATE DOMAIN short_code AS code"
+    )
+    refused(server, own, kind, value, reason, TypeMismatchError)
+
+
+KEPT = {
+    "n": (pa.decimal128(9, 3), "numeric(9, 2)", [Decimal("1.250"), Decimal("-0.010"), Decimal("999999.000")]),
+    "h": (pa.int64(), "numeric(5, -2)", [100, 0, 9_999_900]),
+    "r": (pa.int64(), "real", [2**24, -(2**40), 3 << 30]),
+    "w": (pa.int64(), "double precision", [2**53, -(2**62), 0]),
+    "t": (pa.timestamp("us"), "timestamp(3)", [datetime(1969, 12, 31, 23, 59, 59, 999_000)] * 3),  # noqa: DTZ001
+    "i": (pa.duration("us"), "interval day to second(3)", [timedelta(days=-1, milliseconds=7)] * 3),
+    "c": (pa.string(), "char(3)", ["abc", "a  ", "  \u00e4"]),
+    "v": (pa.string(), "varchar(3)", ["a  ", "", "abc"]),
+    "l": (
+        pa.list_(pa.list_(pa.decimal128(5, 2))),
+        "numeric(4, 1)[]",
+        [[[Decimal("1.50")], [Decimal("2.00")]], [], None],
+    ),
+    "d": (pa.decimal128(9, 3), "cents", [Decimal("0.250"), None, Decimal("1.000")]),
+}
+
+
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["added", "by key"])
+def test_what_a_narrow_column_keeps_comes_back(server, key):
+    """A client sees each value as it was."""
+    server.execute("CREATE DOMAIN cents AS numeric(9, 2)")
+    columns = ", ".join(f"{name} {own}" for name, (_, own, _) in KEPT.items())
+    server.execute(f"CREATE TABLE kept (id bigint PRIMARY KEY, {columns})")
+    schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _, _) in KEPT.items())])
+    job = SinkTestHarness(SqlSink.exactly_once(server.url, "kept", sink_id="k", schema=schema, key=key))
+    job.start()
+    job.write([{"id": i, **{name: values[i] for name, (*_, values) in KEPT.items()}} for i in range(3)])
+    job.checkpoint(1)
+    for name, (_, _, values) in KEPT.items():
+        shown = f"{name}::float8" if name == "r" else name  # of a real, a text has as many digits as tell it apart
+        assert [value for (value,) in server.rows(f"SELECT {shown} FROM kept ORDER BY id")] == values, name
+
+
+def test_a_table_that_was_made_narrower_refuses_what_was_prepared(server):
+    server.execute("CREATE TABLE prices (v numeric)")
+    job = SinkTestHarness(SqlSink.exactly_once(server.url, "prices", sink_id="p", schema={"v": pa.decimal128(9, 3)}))
+    job.start()
+    job.write([{"v": Decimal("1.000")}, {"v": Decimal("1.005")}])
+    job.checkpoint(1, notifies=False)
+    server.execute("ALTER TABLE prices ALTER v TYPE numeric(9, 2)")
+    with pytest.raises(TypeMismatchError, match=r"would round 1\.005 .*record 2"):
+        job.start()
+    assert server.rows("SELECT * FROM prices") == []
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [("text COLLATE nocase", "collation nocase"), ("varchar(9) COLLATE nocase", "collation nocase")],
+)
+def test_keys_that_the_database_calls_equal_are_refused(own, said, server):
+    server.execute("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    server.execute(f"CREATE TABLE words (k {own} PRIMARY KEY, v bigint)")
+    made = SqlSink.at_least_once(server.url, "words", key="k")
+    with pytest.raises(ConfigurationError, match=f"key column 'k' of table 'words' has {said}") as told:
+        SinkTestHarness(made).start()
+    server.execute(told.value.hint)
+    job = SinkTestHarness(made)
+    job.start()
+    job.write([{"k": "Hall", "v": 1}, {"k": "hall", "v": 2}])
+    job.checkpoint(1)
+    assert sorted(server.rows("SELECT * FROM words")) == [("Hall", 1), ("hall", 2)]
+
+
+def test_a_key_is_the_columns_that_are_unique_and_not_those_beside_them(server):
+    server.execute("CREATE TABLE words (k text, v bigint)", "CREATE UNIQUE INDEX ON words (k) INCLUDE (v)")
+    SinkTestHarness(SqlSink.at_least_once(server.url, "words", key="k")).start()
+    with pytest.raises(ConfigurationError, match="no primary key or unique index"):
+        SinkTestHarness(SqlSink.at_least_once(server.url, "words", key=["k", "v"])).start()
 
 
 def test_values_that_the_table_refuses_are_the_records_fault(server):
@@ -435,60 +476,7 @@ def test_wrong_credentials_are_told_without_them(server):
         cause = cause.__cause__
 
 
-# ---------------------------------------------------------------------------------------------------------------- eager
-def keyed_table(server):
-    server.execute("CREATE TABLE counts (word text PRIMARY KEY, n bigint, at timestamptz DEFAULT now())")
-
-
-def counts(server):
-    return dict(server.rows("SELECT word, n FROM counts"))
-
-
-def test_upserts_are_visible_at_once_keep_the_order_of_a_key_and_converge(server):
-    keyed_table(server)
-    options = SqlExecutionOptions(batch_size=3)
-    made = SqlSink.exactly_once(
-        server.url, "counts", sink_id="c", form="upsert", key="word", delete_column="gone", options=options
-    )
-    job = SinkTestHarness(made, 2)
-    job.start()
-    job.checkpoint(1)
-    first = [{"word": w, "n": n, "gone": False} for w, n in [("a", 1), ("b", 1), ("a", 2), ("a", 3), ("c", 1)]]
-    job.write(first)
-    assert counts(server) == {"a": 3, "b": 1, "c": 1}
-    later = [
-        {"word": "b", "n": None, "gone": True},
-        {"word": "c", "n": 2, "gone": None},
-        {"word": "d", "n": 1, "gone": False},
-        {"word": "d", "n": 1, "gone": True},
-        {"word": "a", "n": 9, "gone": True},
-        {"word": "a", "n": 4, "gone": False},
-    ]
-    job.write(later)
-    expected = {"a": 4, "c": 2}
-    assert counts(server) == expected
-    job.start()
-    job.write(first)
-    assert counts(server) == {"a": 3, "b": 1, "c": 1}, "for a while it is what it was before"
-    job.write(later)
-    assert counts(server) == expected
-    job.checkpoint(2)
-    job.finish()
-    assert server.rows("SELECT count(*) FROM headrace_commits") == [(0,)]
-
-
-def test_an_old_attempts_upserts_are_shut_out(server):
-    keyed_table(server)
-    job = SinkTestHarness(SqlSink.exactly_once(server.url, "counts", sink_id="c", form="upsert", key=["word"]))
-    zombie = job.start()
-    job.write([{"word": "a", "n": 1}])
-    job.start()
-    job.write([{"word": "a", "n": 2}])
-    with pytest.raises(SinkFencedError):
-        zombie.write([{"word": "a", "n": 1}])
-    assert counts(server) == {"a": 2}
-
-
+# --------------------------------------------------------------------------------------------------------------- books
 def test_at_least_once_keeps_no_books(server):
     job = SinkTestHarness(SqlSink.at_least_once(server.url, "numbers", columns=["n"]), 2)
     job.start()
@@ -498,20 +486,6 @@ def test_at_least_once_keeps_no_books(server):
     job.checkpoint(1)
     job.finish()
     assert all(POSTGRESQL.describe(server.connect(), (name,)) is None for name in BOOKS)
-
-
-def test_a_transaction_may_have_a_key(server):
-    keyed_table(server)
-    made = SqlSink.exactly_once(server.url, "counts", sink_id="c", key="word", delete_column="gone")
-    job = SinkTestHarness(made)
-    job.start()
-    job.write([{"word": "a", "n": n, "gone": False} for n in range(10)])
-    assert counts(server) == {}
-    job.checkpoint(1)
-    assert counts(server) == {"a": 9}
-    job.write([{"word": "a", "n": None, "gone": True}])
-    job.checkpoint(2)
-    assert counts(server) == {}
 
 
 def test_large_checkpoints_are_brought_in_bulk(server):

@@ -319,14 +319,29 @@ def test_upserts_without_other_columns_and_composite_keys(db):
     assert db.rows("SELECT * FROM pairs") == [("x", 2)]
 
 
-def test_upserts_of_keys_that_the_database_calls_equal_come_in_order(db):
-    db.execute("CREATE TABLE words (k TEXT COLLATE NOCASE PRIMARY KEY, v INTEGER)")
-    sink = SqlSink.exactly_once(db.url, "words", sink_id="s", form="upsert", key="k", delete_column="gone")
-    job = started(sink)
-    changes = [("b", 1, False), ("a", 1, False), ("A", 2, False), ("a", 3, False), ("c", 1, False), ("C", 1, True)]
-    job.write([{"k": key, "v": value, "gone": gone} for key, value, gone in [*changes, ("B", 2, False)]])
-    job.checkpoint(1)
-    assert [(key.lower(), value) for key, value in db.rows("SELECT * FROM words ORDER BY k")] == [("a", 3), ("b", 2)]
+@pytest.mark.parametrize("own", ["TEXT COLLATE NOCASE PRIMARY KEY", "TEXT UNIQUE COLLATE RTRIM"])
+def test_keys_that_the_database_calls_equal_are_refused(db, own):
+    db.execute(f"CREATE TABLE words (k {own}, v INTEGER)")
+    with pytest.raises(ConfigurationError, match=r"key column 'k' .*has collation (NOCASE|RTRIM), which"):
+        started(SqlSink.exactly_once(db.url, "words", sink_id="s", form="upsert", key="k"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "value", "reason"),
+    [
+        (pa.int64(), "DOUBLE", 2**53 + 1, "column 'v' of type DOUBLE would round 9007199254740993"),
+        (pa.float64(), "REAL", float("nan"), "would keep NaN as NULL"),
+        (pa.timestamp("ns"), "TIMESTAMP", 1, "fraction of 1970-01-01 00:00:00.000000001"),
+    ],
+)
+def test_what_a_column_would_change_is_refused(db, kind, own, value, reason):
+    db.execute(f"CREATE TABLE x (v {own})")
+    job = started(SqlSink.at_least_once(db.url, "x"), 2)
+    job.write(Batch.of_columns(pa.RecordBatch.from_arrays([pa.array([None, None], kind)], names=["v"])), 1)
+    with pytest.raises(TypeMismatchError, match=f"{reason}.*record 4, operator 'sink', subtask 2/2") as told:
+        job.write(Batch.of_columns(pa.RecordBatch.from_arrays([pa.array([0, value], kind)], names=["v"])), 1)
+    assert told.value.hint
+    assert db.rows("SELECT count(v) FROM x") == [(0,)]
 
 
 def test_a_null_key_is_refused(db):
