@@ -507,6 +507,49 @@ def test_programs_in_sql_are_written_without_the_compiler():
     assert not modules_after("import headrace.table") & {"ray", "numba", "headrace.actors"}
 
 
+PARTS_OF_CONNECTORS = {"lake", "messages", "upserts"}
+"""Folders of ``api/connectors/`` that several connectors are made of."""
+
+EXTRAS_OF = {
+    "files": set(), "http": set(), "hybrid": set(), "nifi": set(),
+    "sql": {"mariadb", "postgresql"}, "postgres_cdc": {"postgresql"},
+}  # fmt: skip
+"""Connectors that need nothing, or extras of other names than their own."""
+
+
+def folders_of_connectors():
+    found = {path.parent.name for path in (ROOT / "api/connectors").glob("*/__init__.py")}
+    assert found > PARTS_OF_CONNECTORS
+    return sorted(found - PARTS_OF_CONNECTORS)
+
+
+@pytest.mark.parametrize("name", folders_of_connectors())
+def test_a_connector_is_where_one_looks_for_it(name):
+    """Sources in ``source.py``, sinks in ``sink.py``; pages of guide and reference, an extra, and its face in SQL."""
+    folder = ROOT / "api/connectors" / name
+    (exported,) = re.findall(r"__all__ = \[(.*?)\]", (folder / "__init__.py").read_text(), re.DOTALL)
+    classes = re.findall(r'"(\w+(?:Source|Sink))"', exported)
+    assert classes
+    for one in classes:
+        kind = "source" if one.endswith("Source") else "sink"
+        modules = [
+            path.stem for path in folder.rglob("*.py") if re.search(rf"^class {one}\b", path.read_text(), re.MULTILINE)
+        ]
+        assert modules, f"{one} is a class of another folder"
+        assert all(module == kind or module.endswith(f"_{kind}") for module in modules), f"{one} is in {modules}"
+    module = f"headrace.connectors.{name}"
+    pages = [path for path in (ROOT / "docs/guide").glob("*.md") if re.search(rf"\b{module}\b", path.read_text())]
+    assert pages, f"no page of docs/guide imports {module}"
+    extras = EXTRAS_OF.get(name, {name})
+    declared = (ROOT / "pyproject.toml").read_text()
+    assert all(re.search(rf"^{extra} = \[", declared, re.MULTILINE) for extra in extras)
+    told = " ".join(path.read_text() for path in pages)
+    assert all(f"headrace[{extra}]" in told for extra in extras), f"a page says how {extras} is installed"
+    assert f'"{module}"' in (ROOT / "docs/site/reference.py").read_text()
+    faces = [path for room in ("connectors", "services") for path in (ROOT / "api/table" / room).glob("*.py")]
+    assert name == "hybrid" or any(f"connectors.{name}" in path.read_text() for path in faces), "it has no face in SQL"
+
+
 def test_every_public_name_can_be_imported():
     import headrace
 
