@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from headrace.engine.errors import ConfigurationError, ExternalError
 from headrace.state.credentials import masked
 from headrace.state.extras import needs
 
+from ..messages.server_urls import ServerUrl
 from ..messages.tls import Tls
 
 __all__ = ["Broker", "BrokerAwayError", "BrokerRefusedError", "Connection", "mqtt"]
@@ -102,25 +102,16 @@ class Broker:
         Raises:
             ConfigurationError: If it is none.
         """
-        message = f"url must be mqtt://user:password@host:port, or mqtts:// with TLS; got {masked(str(url))!r}"
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ConfigurationError(message) from error
-        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path not in ("", "/") or parts.query:
+        form = "mqtt://user:password@host:port, or mqtts:// with TLS"
+        found = ServerUrl.of(url, {"mqtt": PORT, "mqtts": TLS_PORT}, form)
+        if found.path not in ("", "/"):
+            message = f"url must be {form}; got {masked(url)!r}"
             raise ConfigurationError(message)
-        is_safe = parts.scheme == "mqtts"
+        is_safe = found.scheme == "mqtts"
         if tls is not None and (not is_safe or not isinstance(tls, Tls)):
-            message = f"tls is a Tls, for mqtts://; got {tls!r} for {parts.scheme}://"
+            message = f"tls is a Tls, for mqtts://; got {tls!r} for {found.scheme}://"
             raise ConfigurationError(message)
-        return cls(
-            parts.hostname,
-            port or (TLS_PORT if is_safe else PORT),
-            None if parts.username is None else unquote(parts.username),
-            None if parts.password is None else unquote(parts.password),
-            (tls or Tls()) if is_safe else None,
-        )
+        return cls(found.host, found.port, found.user, found.password, (tls or Tls()) if is_safe else None)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

@@ -21,7 +21,9 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from headrace.engine.errors import ConfigurationError, ExternalError, SourceError
+from headrace.state.credentials import masked
 
+from ..messages.server_urls import ServerUrl
 from ..messages.tls import Tls
 
 __all__ = ["Direction", "FlowFile", "NiFiAwayError", "Place", "Refused", "Site", "Transaction", "decoded", "encoded"]
@@ -134,23 +136,20 @@ class Place:
         Raises:
             ConfigurationError: If it is none of NiFi.
         """
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            parts, port = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
-            message = f"url must be http://host:port/nifi or https://host:port/nifi; got {url!r}"
+        form = "http://host:port/nifi or https://host:port/nifi"
+        found = ServerUrl.of(url, {"http": 80, "https": 443}, form)
+        if found.user is not None:
+            message = f"url must be {form}; got {masked(url)!r}"
             raise ConfigurationError(message)
-        if tls is not None and parts.scheme == "http":
+        if tls is not None and found.scheme == "http":
             message = f"tls is for https; got {url!r}"
             raise ConfigurationError(message)
-        path = parts.path.rstrip("/") or "/nifi"
+        path = found.path.rstrip("/") or "/nifi"
         if path.endswith("/nifi"):
             path += "-api"
         elif not path.endswith("/nifi-api"):
             path += "/nifi-api"
-        return cls(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), path, tls)
+        return cls(found.scheme, found.host, found.port, path, tls)
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.host}:{self.port}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from headrace.engine.errors import ConfigurationError
-from headrace.state.credentials import masked
 from headrace.state.extras import needs
+
+from ...messages.server_urls import ServerUrl
 
 __all__ = ["Address", "pika"]
 
@@ -59,22 +59,9 @@ class Address:
         Raises:
             ConfigurationError: If it is none.
         """
-        message = f"url must be {scheme}://user:password@host:port/virtual-host; got {masked(str(url))!r}"
-        try:
-            parts = urlsplit(url)
-            found = parts.port
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ConfigurationError(message) from error
-        if parts.scheme != scheme or not parts.hostname:
-            raise ConfigurationError(message)
-        path = parts.path.removeprefix("/")
-        return cls(
-            parts.hostname,
-            found or port,
-            unquote(parts.username or "guest"),
-            unquote(parts.password or "guest"),
-            unquote(path) or "/",
-        )
+        found = ServerUrl.of(url, {scheme: port}, f"{scheme}://user:password@host:port/virtual-host")
+        virtual_host = unquote(found.path.removeprefix("/")) or "/"
+        return cls(found.host, found.port, found.user or "guest", found.password or "guest", virtual_host)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
