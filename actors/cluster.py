@@ -43,7 +43,6 @@ from headrace.engine.protocol.messages import (
     SubmitJob,
     WaitForJob,
 )
-from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import TaskManagerView
 from headrace.state.identifiers import JobId
 from headrace.state.reading.program_pickles import dump_program
@@ -260,7 +259,7 @@ class Cluster:
             leader = self._leaders.get(job_id)
             if leader is None:
                 found: JobManagerFound = self.ask_dispatcher(FindJobManager(job_id), max(PATIENCE_MS, timeout_ms))
-                if found.address is None and found.view.is_data_set and not JobStatus(found.view.state).is_terminal:
+                if found.address is None and found.view.is_data_set and not found.view.state.is_terminal:
                     return self._answer_of_data_set(request, found, deadline)
                 if found.address is None:
                     return _answer_from_archive(request, found)

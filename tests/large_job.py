@@ -23,6 +23,7 @@ from headrace.engine.protocol.messages import (
     ListJobs,
     ListTaskManagers,
 )
+from headrace.engine.protocol.states import CheckpointStatus, JobStatus, TaskState
 from headrace.engine.protocol.views import JobView, OperatorView, TaskManagerView, VertexView
 from headrace.state.identifiers import JobId, OperatorId, VertexId
 
@@ -73,8 +74,8 @@ class LargeCluster:
     def _details(self) -> JobDetails:
         vertices = [self._vertex(i) for i in range(self._num_vertices)]
         view = JobView(
-            JOB, "a large job", "RUNNING", self._turn, BEGAN_MS, None, tuple(one for one, _ in vertices), 0, 3, 0, 3,
-            "/checkpoints/3", 120.0, None, None, entered_ms={"CREATED": BEGAN_MS, "RUNNING": BEGAN_MS + 900},
+            JOB, "a large job", JobStatus.RUNNING, self._turn, BEGAN_MS, None, tuple(one for one, _ in vertices), 0, 3,
+            0, 3, "/checkpoints/3", 120.0, None, None, entered_ms={"CREATED": BEGAN_MS, "RUNNING": BEGAN_MS + 900},
         )  # fmt: skip
         checkpoints = CheckpointStatisticsView(num_completed=3, history=tuple(self._checkpoint(i) for i in (3, 2, 1)))
         return JobDetails(view, None, tuple(more for _, more in vertices), tuple(self._edges()), checkpoints)
@@ -111,7 +112,7 @@ class LargeCluster:
         numbers = {"records_in": 2_000, "records_out": 1_800, "busy_ms": 900, "backpressured_ms": 100}
         metrics = {f"metric_{k}": k + self._turn for k in range(10)}
         return SubtaskView(
-            subtask, "RUNNING", 0, f"tm-{i % 10}", f"tm-{i % 10}/{subtask}", f"node-{i % 10}",
+            subtask, TaskState.RUNNING, 0, f"tm-{i % 10}", f"tm-{i % 10}/{subtask}", f"node-{i % 10}",
             {"SCHEDULED": BEGAN_MS, "DEPLOYING": BEGAN_MS + 100, "RUNNING": BEGAN_MS + 900},
             {**numbers, "elapsed_ms": 1_000 * self._turn}, 200.0, 180.0, self._share(i, subtask),
             self._share(i, subtask) / 3, {OperatorId(f"v{i}"): metrics},
@@ -125,5 +126,5 @@ class LargeCluster:
             for k in range(self._parallelism)
         )
         return CheckpointView(
-            number, "COMPLETED", False, False, at, at + 400, len(tasks), tasks, f"/checkpoints/{number}"
+            number, CheckpointStatus.COMPLETED, False, False, at, at + 400, len(tasks), tasks, f"/checkpoints/{number}"
         )

@@ -12,6 +12,7 @@ from headrace.engine.cluster.standbys import HighAvailability
 from headrace.engine.kernel.config import ClusterSettings, RestartStrategy
 from headrace.engine.kernel.machine import Address, Asked, Offload, Reply, SpawnHost, Started, StartTimer
 from headrace.engine.protocol.messages import FindJobManager, JobStatusChanged
+from headrace.engine.protocol.states import JobStatus
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord
 
@@ -71,7 +72,7 @@ class Head:
 
     def status(self, state, job_id=JOB):
         found = self.ask(FindJobManager(job_id))
-        return self.give(JobStatusChanged(job_id, found.epoch, replace(found.view, state=state, version=7)))
+        return self.give(JobStatusChanged(job_id, found.epoch, replace(found.view, state=JobStatus(state), version=7)))
 
     def stored(self):
         return {job.job_id: job for job in JobStore(self.fs, "cluster").read_all()}

@@ -24,7 +24,6 @@ from headrace.engine.cluster.leadership import LeaderFound, WhoLeads
 from headrace.engine.errors import HeadraceError
 from headrace.engine.kernel.machine import Address
 from headrace.engine.kernel.reporter_settings import ReporterSettings
-from headrace.engine.protocol.states import JobStatus
 
 from ..rest.resources.metrics import samples
 from ..rest.resources.questions import AsksCluster, ClusterQuestions
@@ -157,7 +156,7 @@ class Reporter:
                 found += [
                     one for one in traces_of(details, self._settings.span_detail) if one.trace_id not in self._sent
                 ]
-                if JobStatus(details.view.state).is_terminal:
+                if details.view.state.is_terminal:
                     over.append(view.job_id)
         if found:
             self._traces.export(found)

@@ -146,7 +146,7 @@ def _checkpoint(details: JobDetails, checkpoint: CheckpointView, detail: SpanDet
     tasks = checkpoint.tasks
     attributes: Attributes = {
         "checkpointId": checkpoint.checkpoint_id,
-        "checkpointStatus": checkpoint.status,
+        "checkpointStatus": checkpoint.status.value,
         "checkpointType": "Savepoint" if checkpoint.is_savepoint else "Checkpoint",
         "isUnaligned": any(task.is_unaligned for task in tasks),
         **_sizes(tasks),

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.engine.plan.run_watch import RunWatch
+from headrace.engine.protocol.states import StageState
 from headrace.engine.protocol.views import StageView
 
 from .failures import is_of_spark
@@ -24,8 +25,14 @@ _LOG = logging.getLogger("headrace.spark")
 
 INTERVAL_S = 0.5
 
-_STATES = {"ACTIVE": "RUNNING", "COMPLETE": "FINISHED"}
-"""Spark's words and ours, where they differ."""
+_STATES = {
+    "ACTIVE": StageState.RUNNING,
+    "COMPLETE": StageState.FINISHED,
+    "FAILED": StageState.FAILED,
+    "PENDING": StageState.PENDING,
+    "SKIPPED": StageState.SKIPPED,
+}
+"""By Spark's words."""
 
 _INNER = {"mapPartitionsInternal", "WholeStageCodegen"}
 """Of Spark's own making: at the end of every job, and around whatever it compiles."""
@@ -92,7 +99,7 @@ class StagesTold:
         """The newest attempt of a stage; None if Spark has forgotten it, or it is another one."""
         try:
             stage = self._store.lastStageAttempt(number)
-            state = stage.status().name()
+            state = _STATES[stage.status().name()]
             rdds = sorted(_all(stage.rddIds()))
             graph = self._store.operationGraphForStage(number)
             name = _name(graph) or str(stage.name())
@@ -101,9 +108,9 @@ class StagesTold:
             if not is_of_spark(error):
                 raise
             return None
-        if state not in ("ACTIVE", "PENDING"):
+        if state.has_ended:
             self._ended.add(number)
-        if rdds and state in ("PENDING", "SKIPPED") and self._of_rdd.get(rdds[-1], number) != number:
+        if rdds and state in (StageState.PENDING, StageState.SKIPPED) and self._of_rdd.get(rdds[-1], number) != number:
             return None
         if rdds:
             self._of_rdd[rdds[-1]] = number
@@ -113,7 +120,7 @@ class StagesTold:
         return StageView(
             number,
             name,
-            _STATES.get(state, state),
+            state,
             stage.numTasks(),
             stage.numCompleteTasks(),
             stage.numActiveTasks(),

@@ -220,14 +220,14 @@ def _recover(options: argparse.Namespace) -> int:
     with connect("ray", address=options.address, detached=True, settings=settings) as cluster:
         jobs = _jobs(cluster)
         deadline = time.monotonic() + SHOW_AFTER_S
-        while any(view.state == JobStatus.RESTARTING.value for view in jobs) and time.monotonic() < deadline:
+        while any(view.state is JobStatus.RESTARTING for view in jobs) and time.monotonic() < deadline:
             cluster.system.wait(500)
             jobs = _jobs(cluster)
         if settings.rest is not None:
             _print_rest_addresses(cluster)
     for view in jobs:
         print(f"{view.job_id}  {view.state:11} {view.name}")
-        if view.state == JobStatus.FAILED.value:
+        if view.state is JobStatus.FAILED:
             print(f"    {view.failure}")
     print(f"cluster {cluster.name} runs, with {len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}")
     return 0

@@ -204,7 +204,7 @@ class _Killer:
     def consider(self, client: JobClient, view: JobView) -> None:
         if (
             self.killed is not None
-            or view.state != JobStatus.RUNNING.value
+            or view.state is not JobStatus.RUNNING
             or not view.slots
             or not view.checkpoints_completed
         ):

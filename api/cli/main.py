@@ -456,10 +456,8 @@ def _savepoint(options: argparse.Namespace) -> int:
 def _cancel(options: argparse.Namespace) -> int:
     from headrace.actors.clusters import cancel_job
 
-    from ..jobs.client import JobStatus
-
     cluster, view, rest = _find_job(options)
-    if JobStatus(view.state).is_terminal:
+    if view.state.is_terminal:
         text = f"{view.job_id} ({view.name}) has ended already: {view.state}"
         _say(options, text, jid=view.job_id, state=view.state)
         return 0

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from headrace.engine.errors import JobCanceledError
 from headrace.engine.plan.run_watch import RunWatch
+from headrace.engine.protocol.states import JobStatus, StageState
 from headrace.engine.protocol.views import StageView
 
 from ..jobs.notebook_output import LiveOutput, html_rows
@@ -51,13 +52,13 @@ class DataSetRun:
         return self._watch.stages
 
     @property
-    def state(self) -> str:
-        """``RUNNING``, ``FINISHED``, ``CANCELED`` or ``FAILED``."""
+    def state(self) -> JobStatus:
+        """Whether it runs, or how it has ended."""
         if self._ended is None:
-            return "RUNNING"
+            return JobStatus.RUNNING
         if self._error is None:
-            return "FINISHED"
-        return "CANCELED" if isinstance(self._error, JobCanceledError) else "FAILED"
+            return JobStatus.FINISHED
+        return JobStatus.CANCELED if isinstance(self._error, JobCanceledError) else JobStatus.FAILED
 
     @property
     def duration_s(self) -> float:
@@ -91,18 +92,18 @@ def _seen(run: DataSetRun, limit: int) -> tuple[str, bool]:
     """What is shown of a run, and whether it is over."""
     state = run.state  # before the rest: what it has done until then is shown
     stages = run.stages
-    done = sum(stage.state == "FINISHED" for stage in stages)
+    done = sum(stage.state is StageState.FINISHED for stage in stages)
     note = f"{state} | {done} of {len(stages)} stages | {run.duration_s:.1f} s"
     parts = [f"<b>{html.escape(note)}</b>", html_of_stages(stages)]
-    if state == "FAILED":
+    if state is JobStatus.FAILED:
         parts.append(f"<pre>{html.escape(_told(run.result))}</pre>")
-    if state == "FINISHED":
+    if state is JobStatus.FINISHED:
         table = run.result()
         shown = f"the first {limit} of {table.num_rows:,}" if table.num_rows > limit else f"{table.num_rows:,}"
         parts.append(
             html_rows(table.slice(0, limit).to_pylist(), f"{shown} record{'' if table.num_rows == 1 else 's'}")
         )
-    return f"<div>{''.join(parts)}</div>", state != "RUNNING"
+    return f"<div>{''.join(parts)}</div>", state is not JobStatus.RUNNING
 
 
 def _told(result: Callable[[], Any]) -> str:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from headrace.engine.errors import JobCanceledError
 from headrace.engine.functions.accumulators import AccumulatorPart
 from headrace.engine.plan.run_watch import RunWatch
-from headrace.engine.protocol.states import JobStatus
+from headrace.engine.protocol.states import JobStatus, StageState
 from headrace.engine.protocol.views import FailureView, JobView, StageView
 from headrace.state.credentials import masked
 from headrace.state.identifiers import JobId
@@ -102,11 +102,13 @@ class RunRecord:
         if ended_ms is None:
             stages = [_so_far(stage) for stage in stages]
         if state is JobStatus.CANCELED:  # which is what an executor takes for a failure of what ran
-            stages = [replace(one, state=state.value) if one.state == "FAILED" else one for one in stages]
+            stages = [
+                replace(one, state=StageState.CANCELED) if one.state is StageState.FAILED else one for one in stages
+            ]
         return JobView(
             job_id=self.job_id,
             name=self.name,
-            state=state.value,
+            state=state,
             version=self._version,
             started_ms=self._started_ms,
             ended_ms=ended_ms,
@@ -121,7 +123,7 @@ class RunRecord:
 
 def _so_far(stage: StageView) -> StageView:
     """A stage with how long it takes so far; in process that is told at its end only."""
-    if stage.state != "RUNNING" or not stage.started_ms:
+    if stage.state is not StageState.RUNNING or not stage.started_ms:
         return stage
     return replace(stage, duration_ms=max(stage.duration_ms, now_ms() - stage.started_ms))
 

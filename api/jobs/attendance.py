@@ -107,7 +107,7 @@ class Attendance:
             for view in client.views():
                 if not strikes.take():
                     continue
-                status = JobStatus(view.state)
+                status = view.state
                 if status is JobStatus.CREATED or status.is_terminal or not is_at_terminal():
                     raise KeyboardInterrupt  # there is nothing to save yet, or any more
                 with strikes.let_through(), self._progress.set_aside():

@@ -114,7 +114,7 @@ class JobClient:
 
     def get_job_status(self) -> JobStatus:
         """Return the job's state now."""
-        return JobStatus(self.view().state)
+        return self.view().state
 
     def view(self) -> JobView:
         """Return everything that is known of the job now."""
@@ -132,7 +132,7 @@ class JobClient:
 
         def look() -> tuple[str, bool]:
             view = self.view()
-            return render_html(view, self._delivery), JobStatus(view.state).is_terminal
+            return render_html(view, self._delivery), view.state.is_terminal
 
         return LiveOutput(self, look, self.cancel)
 
@@ -152,7 +152,7 @@ class JobClient:
         while True:
             view = self._conversation.poll(POLL_MS)
             yield view
-            if JobStatus(view.state).is_terminal:
+            if view.state.is_terminal:
                 return
 
     def checkpoints(self) -> pd.DataFrame:
@@ -201,7 +201,7 @@ class JobClient:
             view = self.view()
             if drawn.is_due(now := time.time()):
                 drawn.take(view, self._details().checkpoints.history, now)
-            return drawn.html(), is_stopped.is_set() or JobStatus(view.state).is_terminal
+            return drawn.html(), is_stopped.is_set() or view.state.is_terminal
 
         return LiveOutput(self, look, is_stopped.set)
 
@@ -367,11 +367,11 @@ class JobClient:
         mode = StopMode.DRAIN if drain else StopMode.SUSPEND
         deadline = None if timeout is None else time.monotonic() + timeout
         view = self._conversation.poll(0)
-        while not JobStatus(view.state).is_terminal:
+        while not view.state.is_terminal:
             if view.stopping is not mode:  # not asked for yet, or the present leader has not heard of it
                 self._conversation.ask(StopJob(mode))
             view = self._conversation.poll(POLL_MS)
-            if deadline is not None and time.monotonic() >= deadline and not JobStatus(view.state).is_terminal:
+            if deadline is not None and time.monotonic() >= deadline and not view.state.is_terminal:
                 message = f"job {self._job_name!r} is still {view.state} after {timeout} s"
                 raise TimeoutError(message)
         self.result()
@@ -529,7 +529,7 @@ class JobClient:
             left_ms = POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1_000)
             patience_ms = PATIENCE_MS if deadline is None else min(PATIENCE_MS, max(ASK_TIMEOUT_MS, left_ms))
             view = self._conversation.poll(max(0, min(POLL_MS, left_ms)), patience_ms)
-            if JobStatus(view.state).is_terminal:
+            if view.state.is_terminal:
                 return view
             if deadline is not None and time.monotonic() >= deadline:
                 message = f"job {self._job_name!r} is still {view.state} after {timeout} s"

@@ -12,7 +12,6 @@ from typing import Any
 
 from headrace.engine.protocol.asks_jobs import AsksJobs
 from headrace.engine.protocol.messages import FetchReports, ReportsFetched, WaitForJob
-from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView
 from headrace.state.identifiers import JobId, OperatorId
 
@@ -75,7 +74,7 @@ class JobConversation:
             seen = -1 if self._view is None or wait_ms == 0 else self._view.version
             view: JobView = self.ask(WaitForJob(seen, wait_ms), wait_ms + patience_ms)
             if not self._has_all_reports:
-                self._fetch_reports(patience_ms, has_ended=JobStatus(view.state).is_terminal)
+                self._fetch_reports(patience_ms, has_ended=view.state.is_terminal)
             is_new = self._view is None or view.version != self._view.version
             self._view = view
             if is_new and self.on_progress is not None:

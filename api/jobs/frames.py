@@ -115,7 +115,7 @@ def _row(checkpoint: CheckpointView) -> dict[str, Any]:
     tasks = checkpoint.tasks
     return {
         "checkpoint_id": checkpoint.checkpoint_id,
-        "status": checkpoint.status,
+        "status": checkpoint.status.value,
         "is_savepoint": checkpoint.is_savepoint,
         "triggered": checkpoint.triggered_ms,
         "duration_ms": checkpoint.duration_ms,

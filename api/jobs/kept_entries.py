@@ -43,7 +43,7 @@ def kept_by(storage: CheckpointStorage, manifest: Manifest) -> dict[str, Kept]:
 def _kept_by(reader: SnapshotReader, operator: OperatorState) -> Kept:
     kept: Kept = {}
     for state in states_of(operator).values():
-        if state.kind != "columnar":
+        if not state.is_columnar:
             continue
         schema = reader.columnar_schema(state)
         if schema.names[len(state.key_columns) :] == ["time"]:

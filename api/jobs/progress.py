@@ -23,7 +23,7 @@ from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.engine.protocol.states import JobStatus
+from headrace.engine.protocol.states import StageState
 
 from ..arguments.places import is_submitted
 from .notebook_output import is_notebook
@@ -105,9 +105,9 @@ def summary_line(view: JobView) -> str:
     """Job, state, checkpoints and restarts on one line."""
     parts = [f"{view.name}: {view.state}"]
     if view.stages is not None:
-        done = view.num_stages_left_out + sum(stage.state == "FINISHED" for stage in view.stages)
+        done = view.num_stages_left_out + sum(stage.state is StageState.FINISHED for stage in view.stages)
         parts.append(f"{done} of {view.num_stages_left_out + len(view.stages)} stages")
-    if view.waiting is not None and not JobStatus(view.state).is_terminal:
+    if view.waiting is not None and not view.state.is_terminal:
         parts.append(f"waits for slots: {view.waiting}")
     if view.last_checkpoint is not None:
         took = "" if view.last_checkpoint_ms is None else f" ({view.last_checkpoint_ms:.0f} ms)"
@@ -128,7 +128,7 @@ def records_text(view: JobView) -> str:
     vertices = list(view.vertices)
     if len(vertices) > MAX_LINE_VERTICES:
         vertices[MAX_LINE_VERTICES - 1 : -1] = []
-    has_ended = JobStatus(view.state).is_terminal
+    has_ended = view.state.is_terminal
     texts = []
     for vertex in vertices:
         rate = "" if has_ended else f" ({format_count(vertex.records_in_per_s)}/s)"
@@ -174,7 +174,7 @@ def vertex_cells(vertex: VertexView, *, has_ended: bool) -> tuple[str, ...]:
 
 def all_cells(view: JobView) -> list[tuple[str, ...]]:
     """Return all vertices as rows of cells."""
-    has_ended = JobStatus(view.state).is_terminal
+    has_ended = view.state.is_terminal
     return [vertex_cells(vertex, has_ended=has_ended) for vertex in view.vertices]
 
 
@@ -266,7 +266,7 @@ class LineProgress(Progress):
 
     def update(self, view: JobView) -> None:
         """Write what is new."""
-        has_ended = JobStatus(view.state).is_terminal
+        has_ended = view.state.is_terminal
         if has_ended and self._last_state == view.state:
             return
         for text in self._events.take(view):
@@ -373,7 +373,7 @@ class TerminalProgress(Progress):
         if self._lines is not None:
             self._lines.update(view)
             return
-        has_ended = JobStatus(view.state).is_terminal
+        has_ended = view.state.is_terminal
         if has_ended and self._last_state == view.state:
             return  # its picture is final
         if self._console is None:
@@ -500,7 +500,7 @@ class NotebookProgress(Progress):
         """Show a view."""
         from IPython.display import HTML, display
 
-        if JobStatus(view.state).is_terminal and view.state == self._last_state:
+        if view.state.is_terminal and view.state == self._last_state:
             return  # its picture is final; a later cell must not write into it
         self._last_state = view.state
         content = HTML(render_html(view, self._below))

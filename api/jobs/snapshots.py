@@ -22,9 +22,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, NotFoundError, TypeMismatchError
-from headrace.state.backends.rocksdb.files import DATABASE_KIND
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
-from headrace.state.checkpoints.snapshot import StateFile
+from headrace.state.checkpoints.snapshot import FileKind, StateFile
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.credentials import masked
 from headrace.state.files.filesystem import join_confined
@@ -204,7 +203,7 @@ class Snapshot:
         value_type, map_key_type = _declared_text(state.value_schema), _declared_text(state.map_key_schema)
         key_type: str | None = ", ".join(state.key_columns) or None
         count: int | None = None
-        if state.kind == "columnar":
+        if state.is_columnar:
             value_type = state.columns
             if look:
                 count = sum(batch.num_rows for batch in columnar_tables(self._reader, state, EVERYTHING))
@@ -234,7 +233,7 @@ class Snapshot:
             queryable=state.queryable,
             num_files=len(files),
             num_bytes=sum(file.size for file in files),
-            shares_files=any(file.kind == DATABASE_KIND for file in files),
+            shares_files=any(file.kind is FileKind.DATABASE for file in files),
             num_entries=count,
         )
 
@@ -315,7 +314,7 @@ class Snapshot:
             raise ConfigurationError(message)
         operator, stored = self._state(uid, state)
         selection = _selection(operator, stored, keys, key_range, key_groups, subtasks)
-        if stored.kind == "columnar":
+        if stored.is_columnar:
             if selection.looks_at_keys:
                 message = f"columnar state {stored.name!r} is not read by key; filter its columns instead"
                 raise ConfigurationError(message)
@@ -345,7 +344,7 @@ class Snapshot:
         for name, state in states_of(self._operator(uid)).items():
             if not state.windowed or name in TIMERS:
                 continue
-            if state.kind == "columnar":
+            if state.is_columnar:
                 bounds = (
                     pair
                     for batch in columnar_tables(self._reader, state, EVERYTHING)
@@ -460,7 +459,7 @@ class Snapshot:
         """The rows of a state as (place, value), in ascending order of the places."""
         if state is None:
             return
-        if state.kind == "columnar":
+        if state.is_columnar:
             found = sorted(
                 repr(row)
                 for batch in columnar_tables(self._reader, state, EVERYTHING)
@@ -469,7 +468,7 @@ class Snapshot:
             yield from (((row, index), row) for index, row in enumerate(found))
             return
         rows = self._reader.rows(state, EVERYTHING, unpickle_value if allow_pickle else open_pickle)
-        if not state.is_keyed and state.kind != "broadcast":
+        if not state.is_keyed and not state.is_broadcast:
             yield from (((row, index), row) for index, row in enumerate(sorted(repr(row.value) for row in rows)))
             return
         # What was not unpickled has no order that both backends know, but for its key group.

@@ -93,7 +93,7 @@ class JobLink:
         version = -1
         while not self._is_closed.is_set():
             view: JobView = self._cluster.ask_job(self._job_id, WaitForJob(version, LONG_POLL_MS), ANSWER_MS)
-            status = JobStatus(view.state)
+            status = view.state
             if status is JobStatus.RUNNING or status.is_terminal:
                 return not status.is_terminal
             version = view.version

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.errors import ClusterUnavailableError, HeadraceError
 from headrace.engine.protocol.details import CheckpointProgress
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, RescaleView, VertexView
 from headrace.state.files.rest_addresses import read_addresses
 
@@ -40,7 +41,7 @@ def _view_of(job: Mapping[str, Any]) -> JobView:
     return JobView(
         job_id=job["jid"],
         name=job["name"],
-        state=job["state"],
+        state=JobStatus(job["state"]),
         version=0,
         started_ms=job["start-time"],
         ended_ms=None if job["end-time"] < 0 else job["end-time"],

@@ -169,7 +169,7 @@ class _Kept:
         except HeadraceError:
             self.forget()  # it is unknown
             return
-        if not JobStatus(view.state).is_terminal:
+        if not view.state.is_terminal:
             return
         self.writer = None
         was_stopped = view.stopping is not None or view.savepoint_path is not None

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 from headrace.engine.errors import ClusterUnavailableError, InternalError, ProgramError
-from headrace.engine.protocol.states import JobStatus
 from headrace.state.identifiers import OperatorId
 from headrace.state.open.values import Opaque
 from headrace.state.reading.stored_pickles import unpickle_value
@@ -145,7 +144,7 @@ class CollectedRows(Iterator[T1], Generic[T1]):
             come += len(arrived)
             newest.extend(arrived)
             view = self.client.view()
-            has_ended = JobStatus(view.state).is_terminal
+            has_ended = view.state.is_terminal
             failure = f" | {view.failures[-1].text}" if has_ended and view.failures else ""
             shown = f"the newest {limit} of {come:,}" if come > limit else f"{come:,}"
             note = f"{summary_line(view)}{failure} | {shown} record{'' if come == 1 else 's'}"

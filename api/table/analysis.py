@@ -10,7 +10,6 @@ from typing import Any
 
 from headrace.engine.optimizer.plan_text import explain_tree
 from headrace.engine.plan.plan import Node
-from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, OperatorView, VertexView
 
 from ..jobs.event_time import explain_event_time
@@ -29,7 +28,7 @@ def analyzed_job(view: JobView) -> list[str]:
     Rows are those of the current attempts. ``processor`` is what the operator itself has used in all subtasks;
     ``busy`` and ``backpr.`` are the task's shares of time at the last report, and ``watermark`` the lowest of it.
     """
-    has_ended = JobStatus(view.state).is_terminal
+    has_ended = view.state.is_terminal
     rows = [_HEADS, *(row for vertex in view.vertices for row in _rows_of(vertex, has_ended=has_ended))]
     lines = [summary_line(view), "", *_aligned(rows)]
     if not has_ended:

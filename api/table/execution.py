@@ -454,7 +454,7 @@ class Execution:
         texts = {
             "job id": [view.job_id for view in views],
             "job name": [view.name for view in views],
-            "status": [view.state for view in views],
+            "status": [view.state.value for view in views],
         }
         columns = {name: pa.array(values, pa.string()) for name, values in texts.items()}
         return StatementResult(pa.table({**columns, "start time": started}))

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.engine.columns.records import Batch, RowKind
-from headrace.engine.protocol.states import JobStatus
 
 from ..jobs.notebook_output import LiveOutput
 from ..jobs.progress import summary_line
@@ -131,7 +130,7 @@ def live_table(result: TableResult, blocks: CollectedRows, limit: int) -> LiveOu
         for block in blocks.arrived():
             rows.take(batch_of_block(block, result.schema))
         view = blocks.client.view()
-        has_ended = JobStatus(view.state).is_terminal
+        has_ended = view.state.is_terminal
         failure = f"; {view.failures[-1].text}" if has_ended and view.failures else ""
         note = rows.note(limit, f"{rows.num_changes:,} changes; {summary_line(view)}{failure}")
         return html_table(result.schema, rows.first(limit), note), has_ended and blocks.is_over

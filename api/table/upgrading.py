@@ -20,7 +20,7 @@ from headrace.engine.optimizer.upgrades.upgrade import Consent, Planned, SinkOfP
 from headrace.engine.plan.plan import Node
 from headrace.engine.plan.table_nodes import Scan
 from headrace.state.checkpoints.manifest import Manifest
-from headrace.state.checkpoints.snapshot import CHANNEL_KIND
+from headrace.state.checkpoints.snapshot import FileKind
 from headrace.state.checkpoints.storage import CheckpointStorage
 
 from .catalog import CatalogTable
@@ -165,7 +165,7 @@ def beginning_of(
 
 def _has_records_in_flight(manifest: Manifest) -> bool:
     snapshots = [snapshot for operator in manifest.operators for snapshot in operator.subtasks]
-    return any(file.kind == CHANNEL_KIND for snapshot in snapshots for file in snapshot.files)
+    return any(file.kind is FileKind.CHANNEL for snapshot in snapshots for file in snapshot.files)
 
 
 def _is_of(uid: str, planned_uid: str) -> bool:
@@ -182,4 +182,4 @@ def _row(one: Planned, counted: dict[str, dict[str, int]]) -> tuple[str, ...]:
                 kept[what] = kept.get(what, 0) + count
     shown = ", ".join(f"{count} {what}" for what, count in kept.items())
     asks = "impossible" if one.is_impossible else ", ".join(sorted(ask.value for ask in one.asks))
-    return one.title, one.kind, one.verdict.value, shown, "; ".join(one.details), asks
+    return one.title, one.kind.value, one.verdict.value, shown, "; ".join(one.details), asks

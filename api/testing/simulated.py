@@ -27,7 +27,7 @@ from headrace.state.files.memory import MemoryFileSystem
 
 from ..arguments.checks import whole
 from ..connectors.collect import CollectSink
-from ..jobs.client import JobClient, JobStatus
+from ..jobs.client import JobClient
 from ..stream.data_stream import DataStream
 from ..stream.environment import StreamExecutionEnvironment
 
@@ -181,7 +181,7 @@ def run_simulated(
         job_id = cluster.submit(replace(graph, settings=settings), num_slots(graph))
         client = JobClient(cluster, job_id, "simulated", on_report={"collect": collect})
         view = client.view()
-        while not JobStatus(view.state).is_terminal:
+        while not view.state.is_terminal:
             if system.now_ms > MAX_VIRTUAL_MS:
                 message = (
                     f"the job is still {view.state} after {MAX_VIRTUAL_MS // 1_000} s of virtual time: {view.failure}"

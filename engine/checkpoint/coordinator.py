@@ -62,6 +62,7 @@ from ..protocol.checkpoint_messages import (
 )
 from ..protocol.details import CheckpointView
 from ..protocol.messages import SubmitJob
+from ..protocol.states import CheckpointStatus
 from .garbage import CheckpointGarbage, GarbageCollected, SavepointDiscarded, discard
 from .io import (
     CheckpointInventory,
@@ -518,7 +519,7 @@ class CheckpointCoordinator:
     def _complete(self, pending: PendingCheckpoint, path: str, now_ms: int) -> list[Command]:
         checkpoint_id = pending.checkpoint_id
         self._note(pending, "completed", now_ms)
-        how: dict[str, Any] = {"path": path, "view": pending.view("COMPLETED", now_ms, path=path)}
+        how: dict[str, Any] = {"path": path, "view": pending.view(CheckpointStatus.COMPLETED, now_ms, path=path)}
         if pending.savepoint is not None:
             how |= {"request_id": pending.savepoint.request_id}
             done = self._ended(checkpoint_id, CheckpointOutcome.COMPLETED, **how)
@@ -597,4 +598,4 @@ class CheckpointCoordinator:
 
 
 def _failed_view(pending: PendingCheckpoint, reason: str, now_ms: int) -> CheckpointView:
-    return pending.view("FAILED", now_ms, reason=masked(reason))
+    return pending.view(CheckpointStatus.FAILED, now_ms, reason=masked(reason))

@@ -417,7 +417,7 @@ def remove_checkpoints(
     storage.remove()
 
 
-def is_newest_kept(checkpoints: CheckpointSettings, state: str, *, is_stopped: bool) -> bool:
+def is_newest_kept(checkpoints: CheckpointSettings, state: JobStatus, *, is_stopped: bool) -> bool:
     """Return whether the newest checkpoint is still there when a job has ended.
 
     Args:
@@ -425,9 +425,9 @@ def is_newest_kept(checkpoints: CheckpointSettings, state: str, *, is_stopped: b
         state: Its last one, as in its view.
         is_stopped: Whether it was stopped in order, to be resumed.
     """
-    if state == JobStatus.FINISHED.value:
+    if state is JobStatus.FINISHED:
         return is_stopped
-    return state != JobStatus.CANCELED.value or checkpoints.retain_on_cancellation
+    return state is not JobStatus.CANCELED or checkpoints.retain_on_cancellation
 
 
 def clean_up_job(settings: JobSettings, view: JobView) -> None:
@@ -448,7 +448,7 @@ def clean_up_job(settings: JobSettings, view: JobView) -> None:
     checkpoints = settings.checkpoints
     if checkpoints is None:
         return
-    has_finished = view.state == JobStatus.FINISHED.value
+    has_finished = view.state is JobStatus.FINISHED
     is_kept = is_newest_kept(checkpoints, view.state, is_stopped=view.stopping is not None)
     owns = settings.restore_mode is RestoreMode.CLAIM and has_finished
     last = view.last_checkpoint if has_finished and view.stopping is not None else None

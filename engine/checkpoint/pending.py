@@ -14,6 +14,7 @@ from ..kernel.machine import Command, Reply
 from ..protocol.checkpoint_messages import AcknowledgeCheckpoint, CheckpointWanted, SavepointTarget
 from ..protocol.details import CheckpointView, TaskAcknowledgement
 from ..protocol.messages import RequestFailed
+from ..protocol.states import CheckpointStatus
 
 __all__ = ["AskedCheckpoints", "PendingCheckpoint", "checkpoint_key", "refused", "savepoint_key", "who_is_missing"]
 
@@ -100,7 +101,9 @@ class PendingCheckpoint:
             },
         }
 
-    def view(self, status: str = "IN_PROGRESS", ended_ms: int | None = None, **end: str) -> CheckpointView:
+    def view(
+        self, status: CheckpointStatus = CheckpointStatus.IN_PROGRESS, ended_ms: int | None = None, **end: str
+    ) -> CheckpointView:
         """Return it for people.
 
         Args:

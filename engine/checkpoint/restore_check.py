@@ -25,6 +25,7 @@ import pyarrow as pa
 from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.checkpoints.assignment import assign_restore
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
+from headrace.state.checkpoints.snapshot import KEYED_KINDS, FileKind
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from headrace.state.keyed.evolution import migration
@@ -51,8 +52,6 @@ __all__ = ["OperatorReport", "RestoreReport", "RestoreVerdict", "StateReport", "
 
 SPLITS = "(splits)"
 """The name that the state of a source's enumerator has in reports."""
-
-_KEYED = ("keyed", "columnar")
 
 
 class RestoreVerdict(str, Enum):
@@ -237,7 +236,7 @@ def _stored(state: OperatorState) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The states of an operator's subtasks, each with its facts there."""
     for snapshot in state.subtasks:
         for file in snapshot.files:
-            if file.kind == "rocksdb":
+            if file.kind is FileKind.DATABASE:
                 yield from ((each["name"], each) for each in file.metadata.get("states", ()))
             else:
                 yield file.state, {**file.metadata, "kind": file.kind}
@@ -255,7 +254,7 @@ def _strange_keys(state: OperatorState | None) -> dict[str, str]:
 
 
 def _kind_text(facts: Mapping[str, Any]) -> str:
-    if facts["kind"] != "keyed":
+    if facts["kind"] != FileKind.KEYED:
         return str(facts["kind"])
     typed = f" of {facts['value_type']}" if facts.get("value_type") else ""
     return f"{facts.get('descriptor') or 'keyed'}{typed}"
@@ -308,7 +307,7 @@ class _Trial:
     def _check_backend(self, backend: str) -> None:
         files = [] if self._state is None else [f for snapshot in self._state.subtasks for f in snapshot.files]
         kinds = {file.kind for file in files}
-        there = "rocksdb" if "rocksdb" in kinds else "heap" if kinds & set(_KEYED) else None
+        there = "rocksdb" if FileKind.DATABASE in kinds else "heap" if kinds & KEYED_KINDS else None
         if there is not None and there != backend and not self._problem:
             self._problem = f"its keyed state is of the {there} backend; the program has the backend {backend!r}"
 
@@ -393,7 +392,7 @@ class _ExpectedKeyedState(HeapKeyedStateBackend):
 
     def __init__(self, operator: OperatorId, max_parallelism: int, found: Mapping[str, Mapping[str, Any]]) -> None:
         super().__init__(operator, KeyGroupRange(0, max_parallelism - 1), max_parallelism, lambda: 0)
-        self._found = {name: facts for name, facts in found.items() if facts["kind"] in _KEYED}
+        self._found = {name: facts for name, facts in found.items() if facts["kind"] in KEYED_KINDS}
         self.declared: set[str] = set()
         self.refused: dict[str, str] = {}
 
@@ -403,7 +402,7 @@ class _ExpectedKeyedState(HeapKeyedStateBackend):
         facts = self._found.get(descriptor.name)
         if facts is not None:
             wanted = f"{descriptor.kind}{' windowed' if windowed else ''} state"
-            if facts["kind"] != "keyed":
+            if facts["kind"] != FileKind.KEYED:
                 self._say(descriptor.name, f"it is {facts['kind']} state; the program declares {wanted}")
             elif (facts["descriptor"], facts["windowed"]) != (descriptor.kind, windowed):
                 there = f"{facts['descriptor']}{' windowed' if facts['windowed'] else ''} state"
@@ -418,7 +417,9 @@ class _ExpectedKeyedState(HeapKeyedStateBackend):
         """Compare, then declare."""
         self.declared.add(name)
         facts = self._found.get(name)
-        if facts is not None and (facts["kind"] != "columnar" or list(facts["key_columns"]) != list(key_columns)):
+        if facts is not None and (
+            facts["kind"] != FileKind.COLUMNAR or list(facts["key_columns"]) != list(key_columns)
+        ):
             self._say(name, f"it has other key columns; the program declares {list(key_columns)}")
         return super().columnar_table(name, schema, key_columns, evolves=evolves)
 
@@ -437,26 +438,26 @@ class _ExpectedOperatorState(HeapOperatorStateBackend):
 
     def __init__(self, operator: OperatorId, found: Mapping[str, Mapping[str, Any]]) -> None:
         super().__init__(operator)
-        self._found = {name: facts for name, facts in found.items() if facts["kind"] not in _KEYED}
+        self._found = {name: facts for name, facts in found.items() if facts["kind"] not in KEYED_KINDS}
         self.declared: set[str] = set()
         self.refused: dict[str, str] = {}
 
     def list_state(self, name: str, value_type: Any = None) -> Any:
         """Compare, then declare."""
-        self._compare("list", ListStateDescriptor(name, value_type))
+        self._compare(FileKind.LIST, ListStateDescriptor(name, value_type))
         return super().list_state(name, value_type)
 
     def union_list_state(self, name: str, value_type: Any = None) -> Any:
         """Compare, then declare."""
-        self._compare("union", ListStateDescriptor(name, value_type))
+        self._compare(FileKind.UNION, ListStateDescriptor(name, value_type))
         return super().union_list_state(name, value_type)
 
     def broadcast_state(self, descriptor: MapStateDescriptor) -> Any:
         """Compare, then declare."""
-        self._compare("broadcast", descriptor)
+        self._compare(FileKind.BROADCAST, descriptor)
         return super().broadcast_state(descriptor)
 
-    def _compare(self, kind: str, descriptor: StateDescriptor) -> None:
+    def _compare(self, kind: FileKind, descriptor: StateDescriptor) -> None:
         name = descriptor.name
         self.declared.add(name)
         facts = self._found.get(name)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from ..protocol.details import CheckpointStatisticsView, CheckpointView, Figures, RestoredCheckpoint
+from ..protocol.states import CheckpointStatus
 
 __all__ = ["CheckpointStatistics", "figures"]
 
@@ -40,7 +41,7 @@ class CheckpointStatistics:
     def ended(self, view: CheckpointView) -> None:
         """Take a checkpoint or savepoint that is complete, or will never be."""
         self._history.appendleft(view)
-        if view.status != "COMPLETED":
+        if view.status is not CheckpointStatus.COMPLETED:
             self._num_failed += 1
             self._latest_failed = view
             return

@@ -66,14 +66,14 @@ class DispatchedJob:
 
     @property
     def has_ended(self) -> bool:
-        return JobStatus(self.view.state).is_terminal
+        return self.view.state.is_terminal
 
     def note_progress(self, view: JobView, now_ms: int) -> None:
         """Note what a report says of the present JobManager: whether the job runs under it, and gets on."""
-        self.has_run = self.has_run or view.state != JobStatus.CREATED.value
+        self.has_run = self.has_run or view.state is not JobStatus.CREATED
         if view.checkpoints_completed > self.checkpoints_at_start:
             self.num_vain_epochs = 0
-        if view.state != JobStatus.RUNNING.value:
+        if view.state is not JobStatus.RUNNING:
             self.running_since_ms = None
         elif self.running_since_ms is None:
             self.running_since_ms = now_ms
@@ -118,7 +118,7 @@ def ended_job(recovered: RecoveredJob, now_ms: int) -> DispatchedJob:
         error = JobFailedError(message, job=recovered.job_id)
         view = replace(
             first_view(submission, now_ms),
-            state=JobStatus.FAILED.value,
+            state=JobStatus.FAILED,
             ended_ms=now_ms,
             failure=message,
             error=error,
@@ -128,16 +128,14 @@ def ended_job(recovered: RecoveredJob, now_ms: int) -> DispatchedJob:
 
 def first_view(submission: SubmitJob, now_ms: int) -> JobView:
     """Return the view of a job that no JobManager has reported on yet."""
-    return JobView(
-        submission.job_id, submission.name, JobStatus.CREATED.value, version=0, started_ms=now_ms, ended_ms=None
-    )
+    return JobView(submission.job_id, submission.name, JobStatus.CREATED, version=0, started_ms=now_ms, ended_ms=None)
 
 
 def restarting_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
     """Return the view of a job whose JobManager was lost, and that gets another one."""
     return replace(
         job.view,
-        state=(JobStatus.RESTARTING if job.has_run else JobStatus.CREATED).value,
+        state=JobStatus.RESTARTING if job.has_run else JobStatus.CREATED,
         failure=reason,
         history=(*job.view.history, (now_ms, f"restarts: {reason}")),
         failures=(*job.view.failures, FailureView(now_ms, "ProcessLostError", reason)),
@@ -147,7 +145,7 @@ def restarting_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
 def taken_over_view(job: DispatchedJob, term: int, now_ms: int) -> JobView:
     """Return the view of a job that had not ended under the leader before, and restarts under the epoch of this one."""
     note = f"restarts: {LEADER_LOST}; taken over under epoch {term}"
-    return replace(job.view, state=JobStatus.RESTARTING.value, failure=LEADER_LOST, history=((now_ms, note),))
+    return replace(job.view, state=JobStatus.RESTARTING, failure=LEADER_LOST, history=((now_ms, note),))
 
 
 def failed_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
@@ -155,7 +153,7 @@ def failed_view(job: DispatchedJob, reason: str, now_ms: int) -> JobView:
     message = f'job "{job.submission.name}" failed'
     return replace(
         job.view,
-        state=JobStatus.FAILED.value,
+        state=JobStatus.FAILED,
         version=job.view.version + 1,
         ended_ms=now_ms,
         failure=reason,

@@ -66,7 +66,6 @@ from ..protocol.messages import (
     ShutDownCluster,
     SubmitJob,
 )
-from ..protocol.states import JobStatus
 from ..protocol.views import JobView
 from .archive import overdue_jobs, thin_out
 from .cleanup import CleanUpAgain, JobCleanedUp, JobCleanup
@@ -294,7 +293,7 @@ class Dispatcher:
             job.details = message.details
             thin_out(self._jobs)
         job.note_progress(message.view, now_ms)
-        if JobStatus(message.view.state).is_terminal:
+        if message.view.state.is_terminal:
             return self._end(job, message.view, now_ms)
         job.view = message.view
         return []

@@ -80,13 +80,13 @@ class ReportedJobs:
             return [Reply(ask_id, RequestFailed(error))]
         if job is None:
             submission = SubmitJob(view.job_id, view.name, b"", JobSettings(), 0)
-            unheard = replace(view, state=JobStatus.RUNNING.value, ended_ms=None, version=-1)
+            unheard = replace(view, state=JobStatus.RUNNING, ended_ms=None, version=-1)
             job = self._jobs[view.job_id] = DispatchedJob(submission, unheard, is_first=False)
         self._programs[view.job_id] = _Program(report.program)
         commands: list[Command] = []
         if job.ending is None and view.version > job.view.version:  # else it is late, or was told before
             job.details = report.details
-            if JobStatus(view.state).is_terminal:
+            if view.state.is_terminal:
                 commands += self._end(job, view, now_ms)
             else:
                 job.view = view

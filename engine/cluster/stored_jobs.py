@@ -20,7 +20,6 @@ from .. import errors
 from ..errors import HeadraceError
 from ..functions.accumulators import part_as_facts, part_from_facts
 from ..protocol.messages import SubmitJob
-from ..protocol.states import JobStatus
 from ..protocol.views import JobView
 
 __all__ = ["end_as_facts", "end_from_facts", "submission_as_facts", "submission_from_facts"]
@@ -100,7 +99,7 @@ def end_from_facts(job_id: JobId, facts: dict[str, Any]) -> JobView:
     fields["accumulators"] = {name: tuple(map(part_from_facts, parts)) for name, parts in stored.items()}
     view = JobView(**fields, error=_error_from_facts(facts["error"]))
     require(view.job_id == job_id, "job of a view", view.job_id)
-    require(JobStatus(view.state).is_terminal, "state of a job that has ended", view.state)
+    require(view.state.is_terminal, "state of a job that has ended", view.state)
     return view
 
 

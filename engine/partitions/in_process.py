@@ -55,6 +55,7 @@ from ..plan.plan import (
     wire_schema,
 )
 from ..plan.run_watch import RunWatch
+from ..protocol.states import StageState
 from ..protocol.views import StageView
 from . import drivers, supersteps
 from .context import TaskContext
@@ -265,7 +266,7 @@ class Run:
         if self._told is not None:
             self._told.require_running()
             before = self.nodes.get(chain[-1].id, {"rows": 0, "seconds": 0.0})
-            self._told.tell(_stage_of(chain, "RUNNING", before, 0))
+            self._told.tell(_stage_of(chain, StageState.RUNNING, before, 0))
 
     def _tell(self, chain: Sequence[Node], result: Partitions, seconds: float) -> None:
         """Note how many rows a node has, and how long that took with those that ran in one with it."""
@@ -274,7 +275,7 @@ class Run:
         rows = sum(_num_rows(partition) for partition in result)
         now = self.nodes[node.id] = {"rows": before["rows"] + rows, "seconds": before["seconds"] + seconds}
         if self._told is not None:
-            self._told.tell(_stage_of(chain, "FINISHED", now, len(result)))
+            self._told.tell(_stage_of(chain, StageState.FINISHED, now, len(result)))
 
     def _count_down(self, reader: Node, scope: Scope) -> None:
         for parent in reader.parents:
@@ -487,7 +488,7 @@ def _own_functions(node: Node) -> Node:
     return replace(node, function=own)  # type: ignore[call-arg]
 
 
-def _stage_of(chain: Sequence[Node], state: str, told: Mapping[str, Any], num_partitions: int) -> StageView:
+def _stage_of(chain: Sequence[Node], state: StageState, told: Mapping[str, Any], num_partitions: int) -> StageView:
     """Nodes that run as one, for those who look."""
     name = " -> ".join(node.name for node in chain)
     rows, duration_ms = told["rows"], round(told["seconds"] * 1_000)
@@ -498,7 +499,7 @@ def _stage_of(chain: Sequence[Node], state: str, told: Mapping[str, Any], num_pa
         state,
         num_partitions,
         num_partitions,
-        num_running=int(state == "RUNNING"),  # partitions come one after the other
+        num_running=int(state is StageState.RUNNING),  # partitions come one after the other
         rows=rows,
         duration_ms=duration_ms,
         inputs=tuple(dict.fromkeys(node.id for node in inputs)),

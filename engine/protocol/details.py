@@ -15,7 +15,7 @@ from headrace.state.identifiers import JobId, OperatorId, VertexId
 
 from ..kernel.config import JobSettings
 from ..kernel.metrics import MetricValue
-from .states import TaskState
+from .states import CheckpointStatus, JobStatus, TaskState
 from .views import JobView
 
 __all__ = [
@@ -90,7 +90,7 @@ class CheckpointView:
 
     Attributes:
         checkpoint_id: Its number.
-        status: ``IN_PROGRESS``, ``COMPLETED`` or ``FAILED``.
+        status: How it stands.
         is_savepoint: Whether it is a savepoint.
         is_last: Whether it is the last one of its job.
         triggered_ms: When it was asked for, epoch milliseconds.
@@ -102,7 +102,7 @@ class CheckpointView:
     """
 
     checkpoint_id: int
-    status: str
+    status: CheckpointStatus
     is_savepoint: bool
     is_last: bool
     triggered_ms: int
@@ -217,7 +217,7 @@ class SubtaskView(NamedTuple):
     """
 
     subtask: int
-    state: str
+    state: TaskState
     attempt: int
     task_manager: str
     host: str
@@ -246,7 +246,7 @@ class SubtaskView(NamedTuple):
         return self.entered_ms.get(self.state, -1) if self.state in _TERMINAL else -1
 
 
-_TERMINAL = frozenset(state.value for state in TaskState if state.is_terminal)
+_TERMINAL = frozenset(state for state in TaskState if state.is_terminal)
 
 
 class SubtaskTotals(NamedTuple):
@@ -429,7 +429,7 @@ class JobSummary:
 
     job_id: JobId
     name: str
-    state: str
+    state: JobStatus
     started_ms: int
     ended_ms: int | None
     changed_ms: int

@@ -1,18 +1,18 @@
-"""The states of jobs and of their tasks, as everybody names them who speaks of one.
+"""The states of jobs, tasks, checkpoints and stages of data sets, as everybody names them who speaks of one.
 
 Which state may follow which is said in `headrace.engine.execution.graph`.
 
-Source: Flink's ``JobStatus`` and ``ExecutionState``.
+Source: Flink's ``JobStatus``, ``ExecutionState`` and ``CheckpointStatsStatus``.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from headrace.state.text_enum import TextEnum
 
-__all__ = ["JobStatus", "TaskState"]
+__all__ = ["CheckpointStatus", "JobStatus", "StageState", "TaskState"]
 
 
-class JobStatus(str, Enum):
+class JobStatus(TextEnum):
     """State of a job: Flink's ``JobStatus``."""
 
     CREATED = "CREATED"
@@ -31,7 +31,7 @@ class JobStatus(str, Enum):
         return self in (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
 
 
-class TaskState(str, Enum):
+class TaskState(TextEnum):
     """State of one execution: Flink's ``ExecutionState``."""
 
     CREATED = "CREATED"
@@ -50,3 +50,29 @@ class TaskState(str, Enum):
     def is_terminal(self) -> bool:
         """Whether nothing of this execution is left anywhere."""
         return self in (TaskState.FINISHED, TaskState.CANCELED, TaskState.FAILED)
+
+
+class CheckpointStatus(TextEnum):
+    """How a checkpoint or savepoint stands: Flink's ``CheckpointStatsStatus``."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+class StageState(TextEnum):
+    """State of a stage of a data set: ``PENDING`` and ``SKIPPED`` are Spark's alone."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    SKIPPED = "SKIPPED"
+    """What it would compute lies there already, from a job before."""
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+    """Where a cluster shows it, once somebody has canceled its run."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self not in (StageState.PENDING, StageState.RUNNING)

@@ -14,6 +14,7 @@ from ..functions.event_time_parts import OperatorEventTime
 from ..kernel.machine import Address
 from ..kernel.restart_backoff import RestartBackoff
 from ..kernel.slot_resources import MachineResources
+from .states import JobStatus, StageState
 
 
 class StopMode(str, Enum):
@@ -198,8 +199,7 @@ class StageView:
     Attributes:
         id: Its number in the run.
         name: What it does.
-        state: ``RUNNING``, ``FINISHED`` or ``FAILED``; of Spark also ``PENDING`` and ``SKIPPED``; where a cluster
-            shows it, once somebody has canceled it, ``CANCELED``.
+        state: How it stands.
         num_tasks: How many tasks it has: partitions. 0 while that is not known.
         num_done: How many of them are done.
         num_running: How many run now.
@@ -212,7 +212,7 @@ class StageView:
 
     id: int
     name: str
-    state: str
+    state: StageState
     num_tasks: int = 0
     num_done: int = 0
     num_running: int = 0
@@ -224,7 +224,7 @@ class StageView:
 
     def given_up(self) -> StageView:
         """Return it as it is once its run has ended in the middle: what ran has failed."""
-        return replace(self, state="FAILED", num_running=0) if self.state == "RUNNING" else self
+        return replace(self, state=StageState.FAILED, num_running=0) if self.state is StageState.RUNNING else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class JobView:
     """A job for people and clients.
 
     Attributes:
-        state: CREATED, RUNNING, RESTARTING, FAILING, FAILED, CANCELLING, CANCELED, FINISHED or SUSPENDED.
+        state: How it stands.
         version: Grows with each change of anything here.
         num_restarts: Restarts so far.
         last_checkpoint: Id of the newest complete checkpoint.
@@ -243,7 +243,7 @@ class JobView:
 
     job_id: JobId
     name: str
-    state: str
+    state: JobStatus
     version: int
     started_ms: int
     ended_ms: int | None

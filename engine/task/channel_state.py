@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from headrace.state.checkpoints.assignment import has_renamed_keys
 from headrace.state.checkpoints.manifest import Manifest
-from headrace.state.checkpoints.snapshot import CHANNEL_KIND, ChannelFile, RestoredPart, SnapshotPart
+from headrace.state.checkpoints.snapshot import ChannelFile, FileKind, RestoredPart, SnapshotPart
 from headrace.state.identifiers import OperatorId, VertexId
 from headrace.state.keys.key_groups import key_group_range
 from headrace.state.reading.arrow_reading import read_arrow_file, read_arrow_schema, read_arrow_stream
@@ -59,7 +59,7 @@ from ..protocol.task_messages import TaskDeployment
 from .chain import ChainLink
 from .channels import CutBatch
 
-__all__ = ["CHANNEL_KIND", "ChannelFiles", "Logged", "Replay", "channel_part"]
+__all__ = ["ChannelFiles", "Logged", "Replay", "channel_part"]
 
 INPUT, OUTPUT = "input", "output"
 
@@ -128,7 +128,7 @@ def channel_part(
         "parallelism": vertex[0],
         "max_parallelism": vertex[1],
     }
-    return SnapshotPart(f"{side} {exchange}", CHANNEL_KIND, metadata, functools.partial(_write, list(entries)))
+    return SnapshotPart(f"{side} {exchange}", FileKind.CHANNEL, metadata, functools.partial(_write, list(entries)))
 
 
 def _write(entries: list[Logged]) -> bytes:
@@ -318,7 +318,7 @@ class ChannelFiles:
             for state in manifest.operators
             for snapshot in state.subtasks
             for file in snapshot.files
-            if file.kind == CHANNEL_KIND
+            if file.kind is FileKind.CHANNEL
         ]
         if not files:
             return
@@ -428,7 +428,7 @@ class Replay:
             CheckpointMismatchError: If a pickled row cannot be built.
             HeadraceError: If a partitioner's function fails.
         """
-        parts = [part for some in restored.values() for part in some if part.kind == CHANNEL_KIND]
+        parts = [part for some in restored.values() for part in some if part.kind is FileKind.CHANNEL]
         by_exchange: dict[str, list[RestoredPart]] = {}
         for part in parts:
             by_exchange.setdefault(part.metadata["exchange"], []).append(part)

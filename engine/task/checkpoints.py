@@ -37,7 +37,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.state.checkpoints.snapshot import OperatorSnapshot
+from headrace.state.checkpoints.snapshot import FileKind, OperatorSnapshot
 from headrace.state.identifiers import OperatorId
 
 from ..columns.records import Batch, CheckpointBarrier
@@ -46,7 +46,7 @@ from ..kernel.machine import Offload
 from ..protocol.checkpoint_messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from ..protocol.task_messages import DataMessage, TaskDeployment
 from .barriers import Alignment, BarrierAligner, is_always_aligned
-from .channel_state import CHANNEL_KIND, Logged
+from .channel_state import Logged
 from .channels import InputChannel
 from .in_flight import InFlightLog, LogPlaces
 from .inputs_outputs import TaskOutputs
@@ -413,7 +413,7 @@ class TaskCheckpoints:
             "async_ms": float(self._now_ms() - taken.started_ms - taken.sync_ms),
             "bytes": float(sum(file.size for file in files)),
             "uploaded_bytes": float(sum(file.size for file in files if file.is_made_for(checkpoint_id))),
-            "persisted_bytes": float(sum(file.size for file in files if file.kind == CHANNEL_KIND)),
+            "persisted_bytes": float(sum(file.size for file in files if file.kind is FileKind.CHANNEL)),
             "is_unaligned": float(taken.is_unaligned),
         }
         self._outbox.tell_coordinator(AcknowledgeCheckpoint(self._outbox.attempt, checkpoint_id, snapshots, metrics))

@@ -16,9 +16,15 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.state.backends.choice import KEYED_KINDS, make_keyed_backend, restore_keyed_backend
+from headrace.state.backends.choice import make_keyed_backend, restore_keyed_backend
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
-from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart
+from headrace.state.checkpoints.snapshot import (
+    KEYED_KINDS,
+    OPERATOR_KINDS,
+    OperatorSnapshot,
+    RestoredPart,
+    SnapshotPart,
+)
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.contract import KeyedStateBackend
 from headrace.state.keyed.managed_memory import MIN_SORT_BYTES, ManagedMemory
@@ -145,7 +151,7 @@ class OperatorChain:
         operator_state = HeapOperatorStateBackend(operator_id)
         if parts:
             restore_keyed_backend(keyed, settings.state.backend, parts, operator_id)
-            unkeyed = [part for part in parts if part.kind in ("list", "union", "broadcast")]
+            unkeyed = [part for part in parts if part.kind in OPERATOR_KINDS]
             is_undealt = deployment.restore is not None and operator_id in deployment.restore.undealt
             operator_state.restore(unkeyed, attempt.subtask, vertex.parallelism, is_undealt=is_undealt)
         context = OperatorContext(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..checkpoints.snapshot import RestoredPart
+from ..checkpoints.snapshot import KEYED_KINDS, FileKind, RestoredPart
 from ..errors import CheckpointMismatchError, ConfigurationError
 from ..identifiers import OperatorId
 from ..keyed.contract import KeyedStateBackend
@@ -21,7 +21,6 @@ from .heap.backend import HeapKeyedStateBackend
 
 __all__ = [
     "BACKENDS",
-    "KEYED_KINDS",
     "HashMapStateBackend",
     "RocksDBStateBackend",
     "check_memory",
@@ -30,9 +29,6 @@ __all__ = [
 ]
 
 BACKENDS = ("heap", "rocksdb")
-_KIND_OF = {"keyed": "heap", "columnar": "heap", "rocksdb": "rocksdb"}
-KEYED_KINDS = frozenset(_KIND_OF)
-"""Kinds of parts of a snapshot that belong to keyed state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +135,7 @@ def restore_keyed_backend(
     """
     keyed = [part for part in parts if part.kind in KEYED_KINDS]
     for part in keyed:
-        there = _KIND_OF[part.kind]
+        there = "rocksdb" if part.kind is FileKind.DATABASE else "heap"
         if there != name:
             message = f"the checkpoint's keyed state is of the backend {there!r}; the program has the backend {name!r}"
             hint = f'call env.set_state_backend("{there}"), the backend that the checkpoint was taken with'

@@ -18,7 +18,7 @@ from ..identifiers import OperatorId
 from ..keys.key_classes import has_renamed_classes
 from ..keys.key_groups import KeyGroupRange, key_group_range
 from .manifest import Manifest, OperatorState
-from .snapshot import CHANNEL_KIND, OperatorSnapshot, TaskRestore
+from .snapshot import FileKind, OperatorSnapshot, TaskRestore
 
 __all__ = ["assign_restore", "has_renamed_keys", "unmatched_operators"]
 
@@ -80,9 +80,9 @@ def _filtered(snapshot: OperatorSnapshot, owned: KeyGroupRange | None, has_lists
     files = tuple(
         file
         for file in snapshot.files
-        if file.kind != CHANNEL_KIND
+        if file.kind is not FileKind.CHANNEL
         and (file.key_groups is None or owned is None or owned.overlaps(*file.key_groups))
-        and (has_lists or file.kind != "list")
+        and (has_lists or file.kind is not FileKind.LIST)
     )
     return replace(snapshot, files=files)
 

@@ -19,11 +19,10 @@ from ..files.filesystem import FileSystem, join_confined
 from ..files.local import storage_errors
 from ..files.local_directories import LocalDirectory, LocalFile
 from ..identifiers import ExecutionAttemptId, OperatorId
-from .snapshot import RestoredPart, SnapshotPart, StateFile
+from .snapshot import KEYED_KINDS, FileKind, RestoredPart, SnapshotPart, StateFile
 
 __all__ = ["DataFiles"]
 
-_WITH_KEY_GROUPS = ("keyed", "columnar", "rocksdb")
 
 _PIECE_BYTES = 1 << 20
 """Large files are read and written in pieces of this size."""
@@ -56,8 +55,8 @@ class DataFiles:
         """
         if part.reused is not None:
             return part.reused
-        groups = part.metadata.get("key_groups") if part.kind in _WITH_KEY_GROUPS else None
-        name = f"{attempt.epoch}.{attempt.attempt}-{attempt.subtask}-{_file_name(part.state)}.{part.kind}"
+        groups = part.metadata.get("key_groups") if part.kind in KEYED_KINDS else None
+        name = f"{attempt.epoch}.{attempt.attempt}-{attempt.subtask}-{_file_name(part.state)}.{part.kind.value}"
         if part.file is not None:
             path = f"shared/{_file_name(operator)}/{checkpoint_id}-{name}-{os.path.basename(part.file.path)}"
             size, sha256 = self._store_file(part.file.path, path)
@@ -67,7 +66,7 @@ class DataFiles:
             except TypeMismatchError as error:
                 error.context = {"operator": str(operator), "state": part.state, **error.context}
                 raise
-            suffix = "" if part.kind == "rocksdb" else ".arrow"
+            suffix = "" if part.kind is FileKind.DATABASE else ".arrow"
             path = f"chk-{checkpoint_id}/{_file_name(operator)}/{name}{suffix}"
             self._fs.write_bytes(self._path(path), data)
             size, sha256 = len(data), hashlib.sha256(data).hexdigest()

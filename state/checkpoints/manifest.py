@@ -38,7 +38,7 @@ from .manifest_schema import (
     is_text,
     require,
 )
-from .snapshot import OperatorSnapshot, StateFile
+from .snapshot import FileKind, OperatorSnapshot, StateFile
 
 __all__ = ["CHECKPOINT", "MANIFEST_VERSION", "MAX_MANIFEST_BYTES", "SAVEPOINT", "Manifest", "OperatorState"]
 
@@ -56,7 +56,7 @@ CHECKPOINT, SAVEPOINT = "checkpoint", "savepoint"
 _PURPOSE = "manifest"
 """What signatures of manifests are made for."""
 
-_KINDS = ("keyed", "columnar", "list", "union", "broadcast", "rocksdb", "channel")
+_KINDS = frozenset(kind.value for kind in FileKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def _operator_state(raw: dict[str, Any]) -> OperatorState:
     require(all(snapshot.operator == state.uid for snapshot in state.subtasks), "operator of a subtask", state.uid)
     for snapshot in state.subtasks:
         for file in snapshot.files:
-            if file.kind in ("keyed", "columnar"):
+            if file.kind in (FileKind.KEYED, FileKind.COLUMNAR):
                 require(file.key_groups is not None, "key_groups", None)
             if file.key_groups is not None:
                 require(file.key_groups[1] < state.max_parallelism, "key_groups", file.key_groups)
@@ -247,12 +247,12 @@ def _state_file(raw: dict[str, Any]) -> StateFile:
         first, last = values["key_groups"]
         require(is_count(first) and is_count(last) and first <= last, "key_groups", values["key_groups"])
         values["key_groups"] = (first, last)
-    file = StateFile(**values)
+    require(type(values["kind"]) is str and values["kind"] in _KINDS, "kind", values["kind"])
+    file = StateFile(**{**values, "kind": FileKind(values["kind"])})
     require(is_text(file.path), "path", file.path)
     join_confined("", file.path)
     require(is_count(file.size), "size", file.size)
     require(type(file.sha256) is str and re.fullmatch(r"[0-9a-f]{64}", file.sha256) is not None, "sha256", file.sha256)
     require(is_text(file.state), "state", file.state)
-    require(type(file.kind) is str and file.kind in _KINDS, "kind", file.kind)
     check_metadata(file.metadata, file.kind)
     return file

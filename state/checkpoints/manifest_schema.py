@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..reading.read_limits import MAX_DEPTH
+from .snapshot import FileKind
 
 __all__ = ["MAX_PARALLELISM", "check_metadata", "is_count", "is_counts", "is_schema", "is_text", "require"]
 
@@ -99,9 +100,13 @@ def _is_states(value: Any) -> bool:
 def _is_state(state: Any) -> bool:
     if type(state) is not dict or not {"name", "id", "kind"} <= set(state):
         return False
-    if not is_text(state["name"]) or not is_count(state["id"], 1 << 16) or state["kind"] not in ("keyed", "columnar"):
+    if (
+        not is_text(state["name"])
+        or not is_count(state["id"], 1 << 16)
+        or state["kind"] not in (FileKind.KEYED, FileKind.COLUMNAR)
+    ):
         return False
-    needed = {"key_columns", "schema"} if state["kind"] == "columnar" else {"descriptor", "windowed"}
+    needed = {"key_columns", "schema"} if state["kind"] == FileKind.COLUMNAR else {"descriptor", "windowed"}
     return needed <= set(state) and all(_FACTS[name](fact) for name, fact in state.items() if name in _FACTS)
 
 
@@ -145,7 +150,7 @@ _FACTS: Mapping[str, Callable[[Any], bool]] = {
 """What facts may be that are known; others are left as they are."""
 
 
-def check_metadata(metadata: Any, kind: str) -> None:
+def check_metadata(metadata: Any, kind: FileKind) -> None:
     """Check the facts of a file.
 
     Raises:

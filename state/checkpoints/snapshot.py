@@ -13,10 +13,13 @@ from typing import Any
 
 from ..files.local_directories import LocalFile
 from ..identifiers import OperatorId
+from ..text_enum import TextEnum
 
 __all__ = [
-    "CHANNEL_KIND",
+    "KEYED_KINDS",
+    "OPERATOR_KINDS",
     "ChannelFile",
+    "FileKind",
     "OperatorSnapshot",
     "RestoredPart",
     "SnapshotPart",
@@ -24,8 +27,31 @@ __all__ = [
     "TaskRestore",
 ]
 
-CHANNEL_KIND = "channel"
-"""Of files that hold records in flight (`headrace.engine.task.channel_state`), no state of an operator."""
+
+class FileKind(TextEnum):
+    """What a file of a checkpoint holds. Names of files, manifests and metadata have the value."""
+
+    KEYED = "keyed"
+    """Rows of key group, namespace, key, value."""
+    COLUMNAR = "columnar"
+    """Record batches with a column of key groups."""
+    LIST = "list"
+    """A list of an operator, dealt out anew on a rescale."""
+    UNION = "union"
+    """A list of an operator that every subtask gets whole."""
+    BROADCAST = "broadcast"
+    """State of an operator that every subtask writes alike, and gets one copy of."""
+    DATABASE = "rocksdb"
+    """A file of a state database, which holds all keyed states of its subtask."""
+    CHANNEL = "channel"
+    """Records in flight (`headrace.engine.task.channel_state`), no state of an operator."""
+
+
+KEYED_KINDS = frozenset({FileKind.KEYED, FileKind.COLUMNAR, FileKind.DATABASE})
+"""Those of state by key."""
+
+OPERATOR_KINDS = frozenset({FileKind.LIST, FileKind.UNION, FileKind.BROADCAST})
+"""Those of operators' own state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +70,7 @@ class StateFile:
     size: int
     sha256: str
     state: str
-    kind: str
+    kind: FileKind
     metadata: dict[str, Any] = field(default_factory=dict)
     key_groups: tuple[int, int] | None = None
 
@@ -62,10 +88,7 @@ class SnapshotPart:
 
     Attributes:
         state: The state's name; unique within the operator.
-        kind: ``keyed`` (rows of key group, namespace, key, value), ``columnar`` (record batches with a
-            key-group column), ``list`` (redistributed on rescale), ``union`` (every subtask receives all) or
-            ``broadcast`` (every subtask writes the same and receives one copy); ``rocksdb`` is a file of a state
-            database, which holds all keyed states of the subtask; ``channel`` holds records in flight.
+        kind: What it holds.
         metadata: JSON-able facts that a restore checks: descriptor, types, format version.
         write: Gives the file's bytes (an Arrow IPC file); called once, maybe on another thread.
         file: Where they are on the local disk, if they are: large files are streamed from there into the checkpoints'
@@ -74,7 +97,7 @@ class SnapshotPart:
     """
 
     state: str
-    kind: str
+    kind: FileKind
     metadata: dict[str, Any]
     write: Callable[[], bytes] = field(compare=False)
     file: LocalFile | None = field(default=None, compare=False)
@@ -86,7 +109,7 @@ class RestoredPart:
     """One file of a checkpoint, read and verified, on its way into a backend."""
 
     state: str
-    kind: str
+    kind: FileKind
     metadata: dict[str, Any]
     data: bytes
     source_subtask: int

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
+from ..checkpoints.snapshot import FileKind
 from ..errors import CheckpointMismatchError, ProgramError, StateAccessError
 from ..identifiers import OperatorId
 from ..keys.key_classes import KEY_CLASSES
@@ -89,7 +90,7 @@ class _Table(Protocol):
     """What is needed of a backend's table of keys and values."""
 
     name: str
-    kind: str
+    kind: FileKind
     form: dict[str, Any]
     declared: bool
     windowed: bool
@@ -104,7 +105,7 @@ class _ColumnarTable(Protocol):
     """What is needed of a backend's table of record batches."""
 
     name: str
-    kind: str
+    kind: FileKind
     declared: bool
     schema: pa.Schema
     key_columns: tuple[str, ...]
@@ -194,7 +195,7 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         known = self._tables.get(name)
         if known is None:
             known = self._tables[name] = self._make_table(name, form_of(descriptor, windowed))
-        elif known.kind != "keyed":
+        elif known.kind is not FileKind.KEYED:
             self._refuse(known, f"{descriptor.kind}{' windowed' if windowed else ''} state")
         table = cast("TableT", known)
         if (table.form["descriptor"], table.windowed) != (descriptor.kind, windowed):
@@ -236,7 +237,7 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
         known = self._tables.get(name)
         if known is None:
             known = self._tables[name] = self._make_columnar_table(name, schema, key_columns)
-        elif known.kind == "keyed":
+        elif known.kind is FileKind.KEYED:
             self._refuse(known, wanted)
         table = cast("ColumnarT", known)
         if evolves and not table.declared and table.key_columns == key_columns and not table.schema.equals(schema):
@@ -250,7 +251,7 @@ class DeclaredStates(ABC, Generic[TableT, ColumnarT]):
 
     def _refuse(self, known: TableT | ColumnarT, wanted: str) -> None:
         """Refuse a state that is not what it should be: the program is wrong, or the checkpoint is another one's."""
-        if known.kind == "keyed":
+        if known.kind is FileKind.KEYED:
             there = _state_text(cast("TableT", known).form)
         else:
             columnar = cast("ColumnarT", known)

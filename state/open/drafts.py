@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..backends.heap.tables import HeapTable
-from ..backends.rocksdb.files import DATABASE_KIND
 from ..checkpoints.manifest import OperatorState
-from ..checkpoints.snapshot import OperatorSnapshot, SnapshotPart, StateFile
+from ..checkpoints.snapshot import OPERATOR_KINDS, FileKind, OperatorSnapshot, SnapshotPart, StateFile
 from ..checkpoints.state_files import FORMAT_VERSION, write_state_file
 from ..checkpoints.storage import CheckpointStorage
 from ..errors import CheckpointCorruptError
@@ -33,7 +32,7 @@ from ..identifiers import ExecutionAttemptId, OperatorId, VertexId
 from ..keyed.contract import Namespace
 from ..keys.key_groups import key_group_range, subtask_of
 from ..values.encoding import encode_values
-from .stored_states import OPERATOR_KINDS, StoredState, states_of
+from .stored_states import StoredState, states_of
 
 __all__ = ["DraftFiles", "OperatorDraft", "StateDraft"]
 
@@ -46,7 +45,7 @@ class StateDraft:
 
     Attributes:
         name: Its name.
-        kind: ``keyed``, ``list``, ``union`` or ``broadcast``.
+        kind: Of its files; keyed state is ``FileKind.KEYED``, whatever the backend.
         form: The facts to store with it.
         held: Of keyed state: what each (namespace, key) holds. Of broadcast state: the entries.
         key_groups: Of keyed state: of each of them, in order.
@@ -54,7 +53,7 @@ class StateDraft:
     """
 
     name: str
-    kind: str
+    kind: FileKind
     form: dict[str, Any]
     held: dict[Any, Any] = field(default_factory=dict)
     key_groups: Any = None
@@ -132,7 +131,7 @@ class DraftFiles:
             StorageError: If a file system fails.
         """
         sources = {} if draft.source is None else {snapshot.subtask: snapshot for snapshot in draft.source.subtasks}
-        keyed = [state for state in draft.states.values() if state.kind == "keyed"]
+        keyed = [state for state in draft.states.values() if state.kind is FileKind.KEYED]
         kinds = {state.backend for state in draft.recorded.values() if state.is_keyed}
         backend = kinds.pop() if len(kinds) == 1 else self._backend
         is_rewritten = backend == "rocksdb" and (bool(keyed) or draft.drops_keyed)
@@ -142,7 +141,7 @@ class DraftFiles:
             files: list[StateFile] = []
             held = sources[subtask].files if subtask in sources else ()
             for file in held:
-                if file.kind == DATABASE_KIND:
+                if file.kind is FileKind.DATABASE:
                     is_kept = not is_rewritten
                 else:
                     is_kept = (file.kind not in OPERATOR_KINDS, file.state) not in draft.dropped
@@ -150,7 +149,7 @@ class DraftFiles:
                     files.append(self._copied(file))
             parts: list[SnapshotPart] = list(_operator_parts(draft, subtask))
             if is_rewritten:
-                databases = [file for file in held if file.kind == DATABASE_KIND]
+                databases = [file for file in held if file.kind is FileKind.DATABASE]
                 local = self._directory.make_child(f"subtask-{subtask}")
                 files += self._database_files(draft, attempt, keyed, databases, local)
                 local.close()
@@ -236,7 +235,7 @@ def _heap_parts(draft: OperatorDraft, subtask: int, keyed: list[StateDraft]) -> 
         facts = {
             "format_version": FORMAT_VERSION,
             "state": state.name,
-            "kind": table.kind,
+            "kind": table.kind.value,
             "key_groups": [owned.start, owned.end],
             "max_parallelism": draft.max_parallelism,
         }
@@ -247,10 +246,10 @@ def _heap_parts(draft: OperatorDraft, subtask: int, keyed: list[StateDraft]) -> 
 
 def _operator_parts(draft: OperatorDraft, subtask: int) -> Iterator[SnapshotPart]:
     for state in draft.states.values():
-        facts = {"format_version": FORMAT_VERSION, "state": state.name, "kind": state.kind, **state.form}
-        if state.kind == "broadcast":
+        facts = {"format_version": FORMAT_VERSION, "state": state.name, "kind": state.kind.value, **state.form}
+        if state.kind is FileKind.BROADCAST:
             columns = {"key": list(state.held), "value": list(state.held.values())}
-        elif state.kind in ("list", "union") and state.elements.get(subtask):
+        elif state.kind in (FileKind.LIST, FileKind.UNION) and state.elements.get(subtask):
             columns = {"value": state.elements[subtask]}
         else:
             continue

@@ -309,7 +309,7 @@ class SnapshotReader:
                 continue
             if not state.is_keyed:
                 yield from self._operator_rows(state, subtask, files[0], unpickle)
-                if state.kind == "broadcast":
+                if state.is_broadcast:
                     return  # every subtask has the same
             elif state.backend == "heap":
                 for file in files:
@@ -321,7 +321,7 @@ class SnapshotReader:
     def _operator_rows(self, state: StoredState, subtask: int, file: StateFile, unpickle: Unpickle) -> Iterator[Row]:
         table, facts = self._table(state, subtask, file)
         values = decode_values(table.column("value"), facts["value_encoding"], unpickle)
-        if state.kind != "broadcast":
+        if not state.is_broadcast:
             for index, value in enumerate(values):
                 yield Row(subtask, -1, None, None, index, value, None)
             return

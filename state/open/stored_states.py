@@ -7,9 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..backends.rocksdb.files import DATABASE_KIND
 from ..checkpoints.manifest import OperatorState
-from ..checkpoints.snapshot import CHANNEL_KIND, OperatorSnapshot, StateFile
+from ..checkpoints.snapshot import OPERATOR_KINDS, FileKind, OperatorSnapshot, StateFile
 from ..errors import CheckpointCorruptError
 from ..identifiers import OperatorId
 from ..keyed.kinds import layout_of_kind, shows_parts_of_kind
@@ -17,10 +16,10 @@ from ..keyed.layouts import ELEMENTS, ONE, Layout
 from ..reading.arrow_reading import read_arrow_schema
 from ..values.types import Schema
 
-__all__ = ["OPERATOR_KINDS", "StoredState", "columns_of", "states_of"]
+__all__ = ["StoredState", "columns_of", "states_of"]
 
-OPERATOR_KINDS = ("list", "union", "broadcast")
-"""Kinds of state that belongs to no key."""
+_OPERATOR_WORDS = {FileKind.LIST: "operator-list", FileKind.UNION: "operator-union-list"}
+"""What lists of operators are called to people, who know keyed ones by the same words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,16 @@ class StoredState:
     """The facts as they are stored, to write the state again."""
 
     @property
+    def is_columnar(self) -> bool:
+        """Whether it is record batches, by columns of keys."""
+        return self.kind == FileKind.COLUMNAR.value
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether all subtasks of its operator have it alike."""
+        return self.kind == FileKind.BROADCAST.value
+
+    @property
     def layout(self) -> Layout:
         """How what a key, or of state without a key a subtask, holds is made of parts.
 
@@ -71,8 +80,8 @@ class StoredState:
             CheckpointMismatchError: If it is of a kind that is not registered.
         """
         if not self.is_keyed:  # of broadcast state each entry is a key's value
-            return ONE if self.kind == "broadcast" else ELEMENTS
-        return ONE if self.kind == "columnar" else layout_of_kind(self.kind)
+            return ONE if self.is_broadcast else ELEMENTS
+        return ONE if self.is_columnar else layout_of_kind(self.kind)
 
     @property
     def shows_parts(self) -> bool:
@@ -101,13 +110,15 @@ def states_of(operator: OperatorState) -> dict[str, StoredState]:
 def _states_of(operator: OperatorState) -> dict[str, StoredState]:
     states: dict[str, StoredState] = {}
     for snapshot in operator.subtasks:
-        databases = tuple(file for file in snapshot.files if file.kind == DATABASE_KIND)
+        databases = tuple(file for file in snapshot.files if file.kind is FileKind.DATABASE)
         for file in snapshot.files:
-            if file.kind == CHANNEL_KIND:
+            if file.kind is FileKind.CHANNEL:
                 continue
-            if file.kind == DATABASE_KIND:
+            if file.kind is FileKind.DATABASE:
                 for form in file.metadata.get("states", ()):  # the frame's
-                    _add(states, operator.uid, form["name"], form["kind"], "rocksdb", form, snapshot, databases)
+                    _add(
+                        states, operator.uid, form["name"], FileKind(form["kind"]), "rocksdb", form, snapshot, databases
+                    )
             else:
                 backend = "operator" if file.kind in OPERATOR_KINDS else "heap"
                 _add(states, operator.uid, file.state, file.kind, backend, file.metadata, snapshot, (file,))
@@ -118,7 +129,7 @@ def _add(
     states: dict[str, StoredState],
     operator: OperatorId,
     name: str,
-    kind: str,
+    kind: FileKind,
     backend: str,
     form: dict[str, Any],
     snapshot: OperatorSnapshot,
@@ -130,9 +141,9 @@ def _add(
         known = states.get(label)
     if known is None:
         if backend == "operator":
-            shown = {"list": "operator-list", "union": "operator-union-list"}.get(kind, kind)
+            shown = _OPERATOR_WORDS.get(kind, kind.value)
         else:
-            shown = kind if kind == "columnar" else form["descriptor"]
+            shown = kind.value if kind is FileKind.COLUMNAR else form["descriptor"]
         columns = form.get("columns")
         if columns is None and "schema" in form:
             columns = ", ".join(f"{field.name}: {field.type}" for field in columns_of(form["schema"]))
@@ -141,7 +152,7 @@ def _add(
             name,
             shown,
             backend,
-            windowed=bool(form.get("windowed")) or kind == "columnar",
+            windowed=bool(form.get("windowed")) or kind is FileKind.COLUMNAR,
             value_schema=form.get("value_schema"),
             map_key_schema=form.get("map_key_schema"),
             has_ttl=bool(form.get("ttl")),

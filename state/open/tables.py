@@ -95,7 +95,7 @@ class StateColumns:
         if _is_timers(state):
             rows = list(_timer_rows(rows, of_windows=state.name.startswith("window-")))
         columns: list[tuple[pa.Field, pa.Array]] = []
-        if state.is_keyed or state.kind == "broadcast":
+        if state.is_keyed or state.is_broadcast:
             columns += self._column("key", [row.key for row in rows], self._key_schema)
         if _is_timers(state):
             return self._timer_batch(rows, columns)
@@ -185,7 +185,7 @@ def observed_columns(
     declared_map_key = state.map_key_schema
     is_declared = not infer and is_certain(state.value_schema)
     keys, map_keys, values = Observed(), Observed(), Observed()
-    if state.is_keyed or state.kind == "broadcast" or not is_declared:
+    if state.is_keyed or state.is_broadcast or not is_declared:
         try:
             for row in reader.rows(state, selection if selection.looks_at_keys else EVERYTHING, unpickle):
                 keys.add(row.key)
@@ -198,7 +198,7 @@ def observed_columns(
     value_schema = state.value_schema
     if not is_declared:
         value_schema = values.schema() if infer else refined(state.value_schema, values.schema())
-    if state.kind == "broadcast":  # what the declaration calls a map's key is the only one there is
+    if state.is_broadcast:  # what the declaration calls a map's key is the only one there is
         key_schema = refined(None if infer else declared_map_key, keys.schema())
         return StateColumns(state, key_schema, None, value_schema, flatten=flatten)
     map_key_schema = refined(None if infer else declared_map_key, map_keys.schema())

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ..backends.choice import BACKENDS
 from ..checkpoints.manifest import Manifest
-from ..checkpoints.snapshot import CHANNEL_KIND
+from ..checkpoints.snapshot import FileKind
 from ..checkpoints.storage import CheckpointStorage
 from ..errors import (
     AlreadyExistsError,
@@ -249,7 +249,7 @@ class SnapshotWriter:
         held = {place: layout.whole(there.items()) for place, there in parts.items()}
         groups = key_groups_of(hash_keys([key for _, key in held]), draft.max_parallelism) if held else np.zeros(0)
         draft.dropped.add((True, name))
-        draft.states[True, name] = StateDraft(name, "keyed", form, held, groups)
+        draft.states[True, name] = StateDraft(name, FileKind.KEYED, form, held, groups)
         return self
 
     def _form(
@@ -262,7 +262,7 @@ class SnapshotWriter:
             if state is None:
                 message = f"operator {uid!r} has no keyed state {name!r} to replace; it has: {', '.join(known)}"
                 raise CheckpointMismatchError(message, hint="give a descriptor of new state", operator=uid)
-            if state.kind == "columnar":
+            if state.is_columnar:
                 message = f"state {name!r} of operator {uid!r} is {state.kind} state; it has no rows of keys"
                 raise CheckpointMismatchError(message, operator=uid)
             notes = ("descriptor", "value_type", "windowed", "value_schema", "map_key_schema", "ttl", "ttl_ms")
@@ -291,7 +291,7 @@ class SnapshotWriter:
         if self._source is None:
             return
         for state in known.values():
-            if state.name == name or not state.is_keyed or state.kind == "columnar":
+            if state.name == name or not state.is_keyed or state.is_columnar:
                 continue
             reader = SnapshotReader(self._source[0])
             try:
@@ -354,7 +354,9 @@ class SnapshotWriter:
         for subtask, value in zip(subtasks, values, strict=True):
             elements.setdefault(subtask, []).append(value)
         draft.dropped.add((False, name))
-        draft.states[False, name] = StateDraft(name, "union" if union else "list", form, elements=elements)
+        draft.states[False, name] = StateDraft(
+            name, FileKind.UNION if union else FileKind.LIST, form, elements=elements
+        )
         return self
 
     def with_broadcast_state(
@@ -387,7 +389,7 @@ class SnapshotWriter:
                 raise columns.error(message, column=", ".join(key_names), row=row)
             held[key] = value
         draft.dropped.add((False, name))
-        draft.states[False, name] = StateDraft(name, "broadcast", form, held)
+        draft.states[False, name] = StateDraft(name, FileKind.BROADCAST, form, held)
         return self
 
     def _operator_form(
@@ -459,7 +461,7 @@ def _refuse_in_flight(manifest: Manifest) -> None:
     """Records in flight were partitioned for the operators and keys as they were, and belong to the state as it was."""
     for operator in manifest.operators:
         for snapshot in operator.subtasks:
-            if any(file.kind == CHANNEL_KIND for file in snapshot.files):
+            if any(file.kind is FileKind.CHANNEL for file in snapshot.files):
                 message = "an unaligned checkpoint that holds records in flight can be read, but not edited"
                 hint = "edit a savepoint, or a checkpoint that was taken with aligned barriers"
                 raise CheckpointMismatchError(

@@ -14,6 +14,7 @@ from live_kit import outputs  # noqa: F401
 from headrace import ExecutionEnvironment
 from headrace.engine.errors import JobCanceledError, ProgramError
 from headrace.engine.plan.run_watch import MOST_STAGES, RunWatch
+from headrace.engine.protocol.states import StageState
 from headrace.engine.protocol.views import StageView
 
 PATIENCE_S = 60
@@ -82,7 +83,7 @@ def test_batches_that_are_cut_have_all_rows_in_their_order(env):
 def test_only_the_newest_stages_are_kept():
     watch = RunWatch()
     for number in range(MOST_STAGES + 7):
-        watch.tell(StageView(number, "stage", "RUNNING"))
+        watch.tell(StageView(number, "stage", StageState.RUNNING))
     watch.has_failed()
     assert watch.num_left_out == 7
     assert [stage.id for stage in watch.stages] == list(range(7, MOST_STAGES + 7))

@@ -20,6 +20,7 @@ from headrace.dataset import reported_runs
 from headrace.dataset.run_record import MOST_CHARACTERS_OF_NAME, RunRecord, now_ms
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError, HeadraceError, JobCanceledError
 from headrace.engine.plan.run_watch import MOST_STAGES, RunWatch
+from headrace.engine.protocol.states import StageState
 from headrace.engine.protocol.views import StageView
 
 BEGUN, GO_ON = threading.Event(), threading.Event()
@@ -190,7 +191,7 @@ def test_of_very_many_stages_the_newest_are_told_and_the_others_counted():
     reports = reported_runs.RunReports("local", None, None, rest, says_where=False)
     with reports.tell(RunRecord("many", watch)):
         for number in range(MOST_STAGES + 300):
-            watch.tell(StageView(number, f"stage {number}", "FINISHED", 100_000, 100_000))
+            watch.tell(StageView(number, f"stage {number}", StageState.FINISHED, 100_000, 100_000))
     client = reports.get_rest_client(read_only=True)
     job = client.job(only(client)["jid"])
     assert [stage["id"] for stage in job["vertices"]] == [str(300 + number) for number in range(MOST_STAGES)]

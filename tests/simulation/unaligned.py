@@ -54,7 +54,7 @@ from headrace.engine.kernel.config import ClusterSettings, RestartStrategy
 from headrace.engine.operators.process import KeyedProcessOperator
 from headrace.engine.protocol.messages import JobSubmitted, ListJobs, SubmitJob
 from headrace.engine.task import debloating
-from headrace.engine.task.channel_state import CHANNEL_KIND
+from headrace.state.checkpoints.snapshot import FileKind
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
@@ -438,4 +438,4 @@ def _newest_checkpoint(name: str) -> tuple[str, int] | None:
         return None
     files = storage.load(complete[-1]).files()
     path = f"{storage.uri}/manifests/chk-{complete[-1]}.json"
-    return path, sum(file.kind == CHANNEL_KIND for file in files)
+    return path, sum(file.kind == FileKind.CHANNEL for file in files)

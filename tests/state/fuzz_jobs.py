@@ -22,6 +22,7 @@ from headrace.engine.kernel.machine import Address
 from headrace.engine.kernel.restart_backoff import RestartBackoff
 from headrace.engine.kernel.slot_resources import MachineResources, NetworkInterface
 from headrace.engine.protocol.messages import SubmitJob
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, OperatorView, SlotInfo, StopMode, TaskManagerView, VertexView
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.files.memory import MemoryFileSystem
@@ -47,7 +48,7 @@ def last_word(job_id: str) -> JobView:
     return JobView(
         job_id=job_id,
         name="a job",
-        state="FAILED",
+        state=JobStatus.FAILED,
         version=17,
         started_ms=1_000,
         ended_ms=2_000,

@@ -38,7 +38,7 @@ from headrace.state.backends.rocksdb import row_encoding as rocksdb_encoding
 from headrace.state.checkpoints import manifest as manifests
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord, Term
 from headrace.state.checkpoints.manifest import Manifest
-from headrace.state.checkpoints.snapshot import RestoredPart
+from headrace.state.checkpoints.snapshot import FileKind, RestoredPart
 from headrace.state.checkpoints.state_files import write_state_file
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError, TypeMismatchError
@@ -434,7 +434,7 @@ class ChannelTarget(Target):
         return data
 
     def read(self, data) -> None:
-        for _, batch in channel_state._read(RestoredPart("in", "channel", {}, data, 0)):
+        for _, batch in channel_state._read(RestoredPart("in", FileKind.CHANNEL, {}, data, 0)):
             assert len(batch.rows) == batch.num_rows
             assert batch.row_kinds is None or set(batch.row_kinds.tolist()) <= {0, 1, 2, 3}
 

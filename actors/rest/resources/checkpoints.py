@@ -19,6 +19,7 @@ from headrace.engine.protocol.details import (
     RestoredCheckpoint,
     TaskAcknowledgement,
 )
+from headrace.engine.protocol.states import CheckpointStatus
 
 from .jobs import now_ms, settings_of
 from .routes import RestError, RestRequest
@@ -32,7 +33,7 @@ def statistics(request: RestRequest) -> Any:
     pending = request.cluster.pending_checkpoints(job_id)
     known = request.cluster.details(job_id, checkpoints=True).checkpoints
     history = _history(pending, known.history)
-    num_pending = sum(view.status == "IN_PROGRESS" for view in history)
+    num_pending = sum(view.status is CheckpointStatus.IN_PROGRESS for view in history)
     return {
         "counts": {
             "restored": known.num_restored,
@@ -99,9 +100,9 @@ def _checkpoint(view: CheckpointView) -> dict[str, Any]:
         "num_subtasks": view.num_subtasks,
         "num_acknowledged_subtasks": len(view.tasks),
     }
-    if view.status == "COMPLETED":
+    if view.status is CheckpointStatus.COMPLETED:
         described["external_path"] = view.path
-    if view.status == "FAILED":
+    if view.status is CheckpointStatus.FAILED:
         described |= {"failure_timestamp": view.ended_ms, "failure_message": view.reason}
     return described
 

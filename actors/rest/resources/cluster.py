@@ -63,12 +63,16 @@ def overview(request: RestRequest) -> Any:
     views = request.cluster.task_managers()
     total, available = slots_of(views, jobs)
     states = Counter(one.state for one in jobs)
-    ended = {"jobs-finished": "FINISHED", "jobs-cancelled": "CANCELED", "jobs-failed": "FAILED"}
+    ended = {
+        "jobs-finished": JobStatus.FINISHED,
+        "jobs-cancelled": JobStatus.CANCELED,
+        "jobs-failed": JobStatus.FAILED,
+    }
     return {
         "taskmanagers": len(views),
         "slots-total": total,
         "slots-available": available,
-        "jobs-running": sum(number for state, number in states.items() if not JobStatus(state).is_terminal),
+        "jobs-running": sum(number for state, number in states.items() if not state.is_terminal),
         **{key: states[state] for key, state in ended.items()},
     }
 

@@ -112,7 +112,7 @@ def metrics_of_job(details: JobDetails) -> dict[str, float]:
     view, checkpoints = details.view, details.checkpoints
     last_ms = now_ms() if view.ended_ms is None else view.ended_ms
     running_ms = view.entered_ms.get(JobStatus.RUNNING.value)
-    is_running = view.state == JobStatus.RUNNING.value
+    is_running = view.state is JobStatus.RUNNING
     metrics: dict[str, float] = {
         "uptime": last_ms - running_ms if is_running and running_ms is not None else 0,
         "downtime": _since(view, JobStatus.RESTARTING),
@@ -160,7 +160,7 @@ def metrics_of_cluster(cluster: ClusterQuestions) -> dict[str, float]:
     total, available = slots_of(cluster.task_managers(), jobs)
     return {
         "numRegisteredTaskManagers": len(cluster.task_managers()),
-        "numRunningJobs": sum(not JobStatus(one.state).is_terminal for one in jobs),
+        "numRunningJobs": sum(not one.state.is_terminal for one in jobs),
         "taskSlotsTotal": total,
         "taskSlotsAvailable": available,
     }
@@ -222,7 +222,7 @@ def samples(cluster: ClusterQuestions) -> Iterator[Sample]:
     for details in cluster.all_details():
         labels = {**named, "job_id": str(details.view.job_id), "job_name": details.view.name}
         yield Sample("jobmanager_job", metrics_of_job(details), labels, details.view.started_ms)
-        if not JobStatus(details.view.state).is_terminal:
+        if not details.view.state.is_terminal:
             yield from _samples_of_tasks(details, labels)
 
 

@@ -28,7 +28,6 @@ from headrace.engine.protocol.savepoint_messages import (
     StopWithSavepoint,
     TriggerSavepoint,
 )
-from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import StopMode
 from headrace.state.credentials import masked
 from headrace.state.files.filesystem import absolute_uri
@@ -61,7 +60,7 @@ IN_PROGRESS, COMPLETED = {"id": "IN_PROGRESS"}, {"id": "COMPLETED"}
 def _require_running(request: RestRequest, *, may_be_data_set: bool = False) -> str:
     job_id = request.path["jobid"]
     view = request.cluster.details(job_id).view
-    if JobStatus(view.state).is_terminal:
+    if view.state.is_terminal:
         raise RestError(409, f"job {job_id} has ended {view.state}")
     if view.is_data_set and not may_be_data_set:
         raise RestError(

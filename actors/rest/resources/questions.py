@@ -26,7 +26,6 @@ from headrace.engine.protocol.messages import (
     ListJobs,
     ListTaskManagers,
 )
-from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, TaskManagerView
 from headrace.state.identifiers import JobId, VertexId
 
@@ -156,7 +155,7 @@ class ClusterQuestions:
 
     # ------------------------------------------------------------------------------------------------------ questions
     def _details_of(self, view: JobView) -> JobDetails:
-        if not JobStatus(view.state).is_terminal:
+        if not view.state.is_terminal:
             try:
                 return self.all_of(view.job_id)
             except (ClusterUnavailableError, JobError):
@@ -164,7 +163,7 @@ class ClusterQuestions:
         return JobDetails(view)
 
     def _summary_of(self, view: JobView) -> JobSummary:
-        if not (JobStatus(view.state).is_terminal or view.is_data_set):
+        if not (view.state.is_terminal or view.is_data_set):
             try:
                 summary: JobSummary = self._once(("summary", view.job_id), lambda: self._summary(view.job_id))
             except (ClusterUnavailableError, JobError):

@@ -118,7 +118,7 @@ class LooksAtRecords:
 
 def running_hosts(subtasks: Iterable[SubtaskView]) -> list[str]:
     """Return the slots that run some subtasks."""
-    return sorted({one.host for one in subtasks if one.state == TaskState.RUNNING.value})
+    return sorted({one.host for one in subtasks if one.state is TaskState.RUNNING})
 
 
 def _ask(cluster: AsksCluster, host: str, question: Any, timeout_ms: int) -> list[Any]:

@@ -22,7 +22,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 from headrace.engine.kernel.sampling_settings import SamplingSettings
 from headrace.engine.protocol.details import SubtaskView, VertexDetails
 from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR, SampleTasks, StackCount, TaskSamples
-from headrace.engine.protocol.states import JobStatus, TaskState
+from headrace.engine.protocol.states import TaskState
 from headrace.engine.protocol.views import VertexView
 
 from .jobs import now_ms
@@ -41,7 +41,7 @@ FLAME_GRAPH_TYPES = ("FULL", "ON_CPU", "OFF_CPU")
 TERMINATED, DISABLED, WAITING = -1, -2, -3
 """Flink's end times of graphs that are none."""
 
-_ALIVE = (TaskState.RUNNING.value, TaskState.ENDED.value)
+_ALIVE = (TaskState.RUNNING, TaskState.ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _vertex(request: RestRequest) -> tuple[bool, VertexView, VertexDetails]:
     vertex_id = request.path["vertexid"]
     details = request.cluster.details(request.path["jobid"], vertex_id)
     view, more = find_vertex(details, vertex_id)
-    return JobStatus(details.view.state).is_terminal, view, more
+    return details.view.state.is_terminal, view, more
 
 
 class Backpressure:

@@ -10,28 +10,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.engine.protocol.details import JobDetails, JobSummary
-from headrace.engine.protocol.states import TaskState
+from headrace.engine.protocol.states import StageState, TaskState
 from headrace.engine.protocol.views import StageView
 
 from .tasks import state_counts
 
 __all__ = ["kind_of", "nodes_of_stages", "summary_of", "tasks_of_stage", "vertex_of_stage"]
 
-_STATES = {"PENDING": "SCHEDULED", "SKIPPED": "FINISHED"}
-"""Words of ours that Flink has others for; a stage that was skipped lies there already, from a job before."""
+_STATES = {StageState.PENDING: TaskState.SCHEDULED, StageState.SKIPPED: TaskState.FINISHED}
+"""Those that Flink has other words for; a stage that was skipped lies there already, from a job before."""
 
-_LEFT = {"RUNNING": "SCHEDULED"}
+_LEFT = {TaskState.RUNNING: TaskState.SCHEDULED}
 """What tasks of a stage in some state are that are neither done nor run; else what the stage is."""
 
 
 def tasks_of_stage(stage: StageView) -> dict[str, int]:
     """Return how many tasks of a stage are in which of Flink's states."""
-    state = _STATES.get(stage.state, stage.state)
-    done = stage.num_tasks if state == "FINISHED" else stage.num_done
-    counts = {"FINISHED": done, "RUNNING": stage.num_running}
+    state = _task_state(stage)
+    done = stage.num_tasks if state is TaskState.FINISHED else stage.num_done
+    counts: dict[str, int] = {TaskState.FINISHED: done, TaskState.RUNNING: stage.num_running}
     left = _LEFT.get(state, state)
     counts[left] = counts.get(left, 0) + max(stage.num_tasks - done - stage.num_running, 0)
     return counts
+
+
+def _task_state(stage: StageView) -> TaskState:
+    """Return the state of tasks that a stage's is."""
+    return _STATES.get(stage.state) or TaskState(stage.state.value)
 
 
 def summary_of(details: JobDetails) -> JobSummary:
@@ -42,7 +47,7 @@ def summary_of(details: JobDetails) -> JobSummary:
     for stage in view.stages or ():
         counts.update(tasks_of_stage(stage))
     for subtask in (one for vertex in details.vertices for one in vertex.subtasks):
-        if subtask.host and not TaskState(subtask.state).is_terminal:
+        if subtask.host and not subtask.state.is_terminal:
             slots[subtask.host] = (subtask.task_manager, slots.get(subtask.host, ("", 0))[1] + 1)
     changed_ms = max(view.entered_ms.values(), default=view.started_ms)
     kind = kind_of(details)
@@ -62,13 +67,13 @@ def kind_of(details: JobDetails) -> str:
 
 def vertex_of_stage(stage: StageView, now_ms: int) -> dict[str, Any]:
     """Return a stage with the keys of a vertex."""
-    is_over = stage.state in ("FINISHED", "FAILED", "CANCELED", "SKIPPED")
+    is_over = stage.state.has_ended
     began_ms = stage.started_ms or -1
     return {
         "id": str(stage.id),
         "name": stage.name,
         "parallelism": stage.num_tasks,
-        "status": _STATES.get(stage.state, stage.state),
+        "status": _task_state(stage),
         "tasks": state_counts(tasks_of_stage(stage)),
         "start-time": began_ms,
         "end-time": began_ms + stage.duration_ms if is_over and began_ms >= 0 else -1,

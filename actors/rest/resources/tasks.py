@@ -45,7 +45,7 @@ FLINK_STATES = (
 )
 """The states that Flink counts tasks by."""
 
-_OTHERS = {TaskState.READY.value: "INITIALIZING", TaskState.ENDED.value: "RUNNING"}
+_OTHERS: dict[str, str] = {TaskState.READY: "INITIALIZING", TaskState.ENDED: "RUNNING"}
 
 OK_UP_TO, LOW_UP_TO = 0.1, 0.5
 """Shares of time under backpressure, as Flink judges them."""

@@ -15,7 +15,6 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from headrace.engine.errors import HeadraceError, codes_of
-from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView
 from headrace.state.values.json_text import json_text
 
@@ -263,7 +262,7 @@ class JsonLines(Progress):
 
     def update(self, view: JobView) -> None:
         """Write how a job has ended."""
-        if self._is_shown and JobStatus(view.state).is_terminal and view.job_id not in self._ended:
+        if self._is_shown and view.state.is_terminal and view.job_id not in self._ended:
             self._ended.add(view.job_id)
             self._say(job={"id": view.job_id, "state": view.state})
 

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headrace.state.backends.choice import KEYED_KINDS, make_keyed_backend, restore_keyed_backend
+from headrace.state.backends.choice import make_keyed_backend, restore_keyed_backend
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
-from headrace.state.checkpoints.snapshot import RestoredPart
+from headrace.state.checkpoints.snapshot import KEYED_KINDS, RestoredPart
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.contract import ColumnarTable, KeyedStateBackend, OperatorStateBackend, StateTable
 from headrace.state.keys.key_groups import key_group_range

@@ -76,7 +76,7 @@ class Job:
         self.record = JobRecord(submission, epoch, predecessor)
         if predecessor is not None:
             self.record.num_restarts += 1
-        was_run = predecessor is not None and predecessor.state != JobStatus.CREATED.value
+        was_run = predecessor is not None and predecessor.state is not JobStatus.CREATED
         self.state = JobState(epoch, was_run, self.record.last_checkpoint or 0)
         # What runs; None until the job's program has been read.
         self.execution: JobExecution | None = None

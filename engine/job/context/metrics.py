@@ -164,11 +164,11 @@ def _inputs_of(graph: ExecutionGraph) -> dict[VertexId, tuple[VertexId, ...]]:
 def _subtask_of(subtask: ExecutionVertex, task: _TaskNumbers) -> SubtaskView:
     execution = subtask.current
     if execution is None:
-        return SubtaskView(subtask.subtask, TaskState.CREATED.value, -1, "", "", "", {}, {})
+        return SubtaskView(subtask.subtask, TaskState.CREATED, -1, "", "", "", {}, {})
     place = execution.place
     return SubtaskView(
         subtask.subtask,
-        execution.state._value_,
+        execution.state,
         execution.attempt.attempt,
         place.task_manager,
         place.info.address.host,

@@ -217,7 +217,7 @@ class JobRecord:
         return JobView(
             job_id=self._job.job_id,
             name=self._job.name,
-            state=self.status.value,
+            state=self.status,
             version=self.clients.version,
             started_ms=self.started_ms or 0,
             ended_ms=self.ended_ms,
@@ -252,7 +252,7 @@ class JobRecord:
         """Return what lists show of the job."""
         started_ms = self.started_ms or 0
         changed_ms = max(self._entered_ms.values(), default=started_ms)
-        job, state = self._job, self.status.value
+        job, state = self._job, self.status
         return JobSummary(job.job_id, job.name, state, started_ms, self.ended_ms, changed_ms, kind, num_tasks, slots)
 
     @property
@@ -260,7 +260,7 @@ class JobRecord:
         checkpoints = self._job.settings.checkpoints
         if checkpoints is None or not self.status.is_terminal:
             return True
-        return is_newest_kept(checkpoints, self.status.value, is_stopped=self.stopping is not None)
+        return is_newest_kept(checkpoints, self.status, is_stopped=self.stopping is not None)
 
 
 class Initializations:

@@ -68,7 +68,7 @@ from ...plan.table_nodes import (
 from ..join_filters import conditions_of
 from ..stream_traits import is_temporal_sort, is_timed, takes_back
 from .digests import digest_of, expression_digest, stable_text
-from .stored_plan import NEWEST
+from .stored_plan import NEWEST, OperatorKind
 
 __all__ = ["Identity", "Keeps", "Part", "identities_of", "identity_of_table", "layout_of"]
 
@@ -99,7 +99,7 @@ class Keeps:
     """What an operator with state is about, and what it keeps for that.
 
     Attributes:
-        kind: For people and for plans: ``aggregate``, ``join`` ...
+        kind: What the operator does.
         id: See above.
         kin: See above.
         title: For people.
@@ -110,7 +110,7 @@ class Keeps:
             named.
     """
 
-    kind: str
+    kind: OperatorKind
     id: str
     kin: str
     title: str
@@ -236,20 +236,22 @@ class _Finder:
         kinds = {one.name: "row" if pa.types.is_struct(one.type) else str(one.type) for one in node.schema}
         columns = {name: digest_of(own, node.table.known_as(name), kind) for name, kind in kinds.items()}
         self.labels |= {digest: node.table.known_as(name) for name, digest in columns.items()}
-        return Identity(own, frozenset(), columns, Keeps("source", own, own, node.name))
+        return Identity(own, frozenset(), columns, Keeps(OperatorKind.SOURCE, own, own, node.name))
 
     def values(self, node: TableSource) -> Identity:
         kinds = [str(column.type) for column in node.table.columns]
         own = digest_of("values", node.table.to_pydict().values(), kinds)
         columns = {name: digest_of(own, i) for i, name in enumerate(node.table.column_names)}
-        return Identity(own, frozenset(), columns, Keeps("source", own, own, node.name))
+        return Identity(own, frozenset(), columns, Keeps(OperatorKind.SOURCE, own, own, node.name))
 
     def event_time(self, node: EventTime) -> Identity:
         """Where it is of the source, that keeps it; what it is is said here all the same."""
         below = self._of(node)
         own = digest_of("event time", below.base, below.columns[node.column])
         late = Part(digest_of("delay", node.delay_ms), f"a watermark {node.delay_ms} ms behind", ())
-        return dataclasses.replace(below, keeps=Keeps("watermark", own, own, node.name, parts={late.digest: late}))
+        return dataclasses.replace(
+            below, keeps=Keeps(OperatorKind.WATERMARK, own, own, node.name, parts={late.digest: late})
+        )
 
     def processing_time(self, node: ProcessingTime) -> Identity:
         below = self._of(node)
@@ -294,7 +296,9 @@ class _Finder:
         below = self._of(node)
         if not is_temporal_sort(node):
             return dataclasses.replace(below, keeps=None)
-        keeps = self._kept("sort", node, [below], _orders(node.orders, below), [], self._rows(("rows",), [below]))
+        keeps = self._kept(
+            OperatorKind.SORT, node, [below], _orders(node.orders, below), [], self._rows(("rows",), [below])
+        )
         return Identity(keeps.id, frozenset(), below.columns, keeps)
 
     def window_rows(self, node: WindowRows) -> Identity:
@@ -339,7 +343,7 @@ class _Finder:
 
     def _kept(
         self,
-        kind: str,
+        kind: OperatorKind,
         node: Node,
         sides: list[Identity],
         about: Any,
@@ -348,9 +352,9 @@ class _Finder:
         states: tuple[str, ...] = (),
     ) -> Keeps:
         """What an operator keeps; ``states`` are those of its inputs, if they have keys of different names."""
-        own = digest_of(kind, [one.rows for one in sides], about)
+        own = digest_of(kind.value, [one.rows for one in sides], about)
         own = self._known_as.get(own, own)
-        kin = digest_of(kind, [one.base for one in sides], about)
+        kin = digest_of(kind.value, [one.base for one in sides], about)
         places: list[tuple[str, str, str]] = []
         for state, names, side in zip(states or ("",), keys, sides, strict=False):
             stored = _told_apart([self._stored(side.columns[name]) for name in names])
@@ -365,7 +369,7 @@ class _Finder:
         aggregates = {} if isinstance(node, Distinct) else node.aggregates
         parts, results = self._calls(node, aggregates, below)
         about = [below.columns[name] for name in keys]
-        keeps = self._kept("aggregate", node, [below], about, [keys], parts)
+        keeps = self._kept(OperatorKind.AGGREGATE, node, [below], about, [keys], parts)
         columns = {name: below.columns[name] for name in names}
         columns |= {name: digest_of(keeps.id, digest) for name, digest in results.items()}
         return Identity(keeps.id, frozenset(), columns, keeps, _parts_of(below, keys))
@@ -407,9 +411,9 @@ class _Finder:
             [below.columns[name] for name in keys], _orders(node.orders, below), node.limit, node.offset,
             node.latest_first, takes_back(node.inputs[0]) or node.refuses_others,
         )  # fmt: skip
-        kind, only = "one row" if node.refuses_others else "top", None
+        kind, only = OperatorKind.ONE_ROW if node.refuses_others else OperatorKind.TOP, None
         if node.of_upserts:
-            kind, only = "upserts", [below.columns.keys() - set(keys)]
+            kind, only = OperatorKind.UPSERTS, [below.columns.keys() - set(keys)]
         keeps = self._kept(kind, node, [below], about, [keys], self._rows(("rows",), [below], only))
         columns = dict(below.columns)
         if node.number is not None:
@@ -425,7 +429,7 @@ class _Finder:
             [below.columns[name] for name in keys], _orders(node.orders, below), repr(node.frame), timed,
             specs if timed else None,
         )  # fmt: skip
-        keeps = self._kept("over", node, [below], about, [keys], self._rows(("rows",), [below]))
+        keeps = self._kept(OperatorKind.OVER, node, [below], about, [keys], self._rows(("rows",), [below]))
         columns = {name: digest_of(keeps.id, spec) for name, spec in zip(node.columns, specs, strict=True)}
         return Identity(keeps.id, frozenset(), {**below.columns, **columns}, keeps)
 
@@ -434,7 +438,7 @@ class _Finder:
         keys = self._in_order_of(below, _names(node.key))
         _, results = self._calls(node, node.aggregates, below)
         about = ([below.columns[name] for name in keys], self._window(node.window, below), sorted(results.values()))
-        keeps = self._kept("window", node, [below], about, [keys])
+        keeps = self._kept(OperatorKind.WINDOW, node, [below], about, [keys])
         columns = {name: below.columns[name] for name in keys}
         columns |= {name: digest_of(keeps.id, digest) for name, digest in results.items()}
         columns |= {name: digest_of(keeps.id, i) for i, name in enumerate(node.names) if name is not None}
@@ -456,12 +460,12 @@ class _Finder:
             base = digest_of("lookup", sides[0].base, sides[1].rows, about)
             keeps = None if node.way is None else self._waiting(node, sides, about)
             return Identity(base, sides[0].conditions, columns, keeps)
-        kind, states = "join", ("left", "right")
+        kind, states = OperatorKind.JOIN, ("left", "right")
         if isinstance(node, TemporalJoin):
-            kind, states = "temporal join", ("rows", "versions")
+            kind, states = OperatorKind.TEMPORAL_JOIN, ("rows", "versions")
             about.append([sides[i].columns[node.times[i]] for i in (0, 1)])
         if isinstance(node, IntervalJoin):
-            kind = "interval join"
+            kind = OperatorKind.INTERVAL_JOIN
             about += [[sides[i].columns[node.times[i]] for i in (0, 1)], node.low_ms, node.high_ms]
         only = [{column for at, column, _ in node.projection if at == side} for side in (0, 1)]
         parts = self._rows(states, sides, only if isinstance(node, TableJoin) else None)
@@ -484,7 +488,7 @@ class _Finder:
         sides, keys, about = self._by_one_key(node)
         chain = JoinChain.of_all(node.steps, node.projection)
         about += [[step.how == "left", *rest] for step, *rest in self._steps(chain, sides)]
-        keeps = self._kept_of_inputs("multi join", node, (chain,), sides, keys, about)
+        keeps = self._kept_of_inputs(OperatorKind.MULTI_JOIN, node, (chain,), sides, keys, about)
         return Identity(keeps.id, frozenset(), self._given(chain, sides), keeps)
 
     def shared_joins(self, node: SharedJoins) -> Identity:
@@ -493,7 +497,7 @@ class _Finder:
         for chain in node.chains:
             own = [sides[at] for at in chain.inputs]
             about.append([chain.inputs, [[step.how, *rest] for step, *rest in self._steps(chain, own)]])
-        keeps = self._kept_of_inputs("shared joins", node, node.chains, sides, keys, about)
+        keeps = self._kept_of_inputs(OperatorKind.SHARED_JOINS, node, node.chains, sides, keys, about)
         return Identity(keeps.id, frozenset(), {}, keeps)
 
     def join_result(self, node: JoinResult) -> Identity:
@@ -518,7 +522,7 @@ class _Finder:
 
     def _kept_of_inputs(
         self,
-        kind: str,
+        kind: OperatorKind,
         node: Node,
         chains: tuple[JoinChain, ...],
         sides: list[Identity],
@@ -534,7 +538,7 @@ class _Finder:
     def _waiting(self, node: LookupJoin, sides: list[Identity], about: Any) -> Keeps:
         """What an asynchronous lookup keeps: rows that wait for an answer."""
         parts = self._rows(("requests",), sides[:1])
-        return self._kept("lookup", node, sides, about, [], parts)
+        return self._kept(OperatorKind.LOOKUP, node, sides, about, [], parts)
 
     def _rows(
         self, states: tuple[str, ...], sides: list[Identity], only: list[set[str]] | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...plan.plan import Node
 from ..stream_traits import takes_back
 from .identity import Identity, Keeps, identities_of
-from .stored_plan import StoredOperator, StoredPlan
+from .stored_plan import OperatorKind, StoredOperator, StoredPlan
 
 __all__ = ["Matching"]
 
@@ -63,7 +63,7 @@ def _same(keeps: Mapping[Node, Keeps], stored: Sequence[StoredOperator]) -> dict
     found: dict[Node, StoredOperator] = {}
     free = list(stored)
     for node, own in keeps.items():
-        same = [one for one in free if one.kind == own.kind and one.id == own.id]
+        same = [one for one in free if one.kind is own.kind and one.id == own.id]
         if same:
             found[node] = max(same, key=lambda one: len(set(one.parts) & set(own.parts)))
             free.remove(found[node])
@@ -79,9 +79,9 @@ def _relative(
     """
     taken = {one.uid for one in same.values()}
     free = [one for one in stored if one.uid not in taken]
-    alone = [(node, own) for node, own in keeps.items() if own.kind == "aggregate" and node not in same]
+    alone = [(node, own) for node, own in keeps.items() if own.kind is OperatorKind.AGGREGATE and node not in same]
     for node, own in alone:
-        found = [one for one in free if one.kind == own.kind and one.kin == own.kin]
+        found = [one for one in free if one.kind is own.kind and one.kin == own.kin]
         is_only_one = len(found) == 1 and sum(other.kin == own.kin for _, other in alone) == 1
         if is_only_one and not takes_back(node.inputs[0]):
             return own, found[0]

@@ -15,8 +15,9 @@ from typing import Any
 from headrace.state.checkpoints.manifest_schema import is_count, is_text, require
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError
 from headrace.state.reading.stored_json import parse_json
+from headrace.state.text_enum import TextEnum
 
-__all__ = ["MAX_PLAN_BYTES", "NEWEST", "StoredOperator", "StoredPart", "StoredPlan"]
+__all__ = ["MAX_PLAN_BYTES", "NEWEST", "OperatorKind", "StoredOperator", "StoredPart", "StoredPlan"]
 
 NEWEST = 4
 """The version of plans. In version 1 all options of a connector are part of what its table is; since then those alone
@@ -43,13 +44,34 @@ class StoredPart:
     text: str
 
 
+class OperatorKind(TextEnum):
+    """What an operator with state does. Plans in savepoints have the value, and ids are made of it."""
+
+    SOURCE = "source"
+    WATERMARK = "watermark"
+    AGGREGATE = "aggregate"
+    WINDOW = "window"
+    TOP = "top"
+    ONE_ROW = "one row"
+    UPSERTS = "upserts"
+    OVER = "over"
+    SORT = "sort"
+    JOIN = "join"
+    TEMPORAL_JOIN = "temporal join"
+    INTERVAL_JOIN = "interval join"
+    MULTI_JOIN = "multi join"
+    SHARED_JOINS = "shared joins"
+    LOOKUP = "lookup"
+    SINK = "sink"
+
+
 @dataclass(frozen=True)
 class StoredOperator:
     """An operator with state.
 
     Attributes:
         uid: Under which the job has it.
-        kind: As of `headrace.engine.optimizer.upgrades.identity.Keeps`, or ``sink``.
+        kind: What it does.
         id: What it is about.
         kin: The same without conditions.
         title: For people.
@@ -58,7 +80,7 @@ class StoredOperator:
     """
 
     uid: str
-    kind: str
+    kind: OperatorKind
     id: str
     kin: str
     title: str
@@ -89,7 +111,7 @@ class StoredPlan:
         operators = [
             {
                 "uid": one.uid,
-                "kind": one.kind,
+                "kind": one.kind.value,
                 "id": one.id,
                 "kin": one.kin,
                 "title": one.title,
@@ -153,6 +175,9 @@ class StoredPlan:
         return cls.from_json(raw, path)
 
 
+_KINDS = frozenset(kind.value for kind in OperatorKind)
+
+
 def _operator(raw: Any) -> StoredOperator:
     require(type(raw) is dict, "operator", raw)
     require(set(raw) - {"ttls_ms"} == {"uid", "kind", "id", "kin", "title", "parts"}, "operator", raw)
@@ -167,4 +192,6 @@ def _operator(raw: Any) -> StoredOperator:
         parts[digest] = StoredPart(*part)
     names = [part.name for part in parts.values()]
     require(len(set(names)) == len(names), "names of parts", names)
-    return StoredOperator(**texts, parts=parts, ttls_ms=tuple(ttls))
+    require(raw["kind"] in _KINDS, "kind of an operator", raw["kind"])
+    named = {**texts, "kind": OperatorKind(raw["kind"])}
+    return StoredOperator(**named, parts=parts, ttls_ms=tuple(ttls))

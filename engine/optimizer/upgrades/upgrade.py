@@ -28,7 +28,7 @@ from ..growth import can_expire, ttl_text, ttls_of
 from ..stream_traits import drops_late_rows, read_as_streams, takes_back
 from .identity import Identity, Keeps, Part, layout_of
 from .matching import Matching
-from .stored_plan import NEWEST, StoredOperator, StoredPart, StoredPlan
+from .stored_plan import NEWEST, OperatorKind, StoredOperator, StoredPart, StoredPlan
 
 __all__ = ["Consent", "Planned", "SinkOfPlan", "Upgrade", "Verdict", "planned"]
 
@@ -97,7 +97,7 @@ class Planned:
 
     node: Node | None
     uid: str
-    kind: str
+    kind: OperatorKind
     title: str
     verdict: Verdict = Verdict.NEW
     details: list[str] = field(default_factory=list)
@@ -136,12 +136,12 @@ class Upgrade:
     @property
     def sinks(self) -> list[Planned]:
         """The sinks, in the order of the roots."""
-        return [one for one in self.operators if one.kind == "sink" and one.verdict is not Verdict.LOST]
+        return [one for one in self.operators if one.kind is OperatorKind.SINK and one.verdict is not Verdict.LOST]
 
 
-_CAN_REPLAY = ("aggregate", "top")
-_WITHOUT_ROWS = ("source", "watermark", "lookup")
-_PASSES_ON = ("watermark", "lookup")
+_CAN_REPLAY = (OperatorKind.AGGREGATE, OperatorKind.TOP)
+_WITHOUT_ROWS = (OperatorKind.SOURCE, OperatorKind.WATERMARK, OperatorKind.LOOKUP)
+_PASSES_ON = (OperatorKind.WATERMARK, OperatorKind.LOOKUP)
 """What keeps none of the rows that it has given."""
 
 
@@ -199,7 +199,7 @@ class _Planner:
 
     def _sink(self, root: Node, sink: SinkOfPlan) -> Planned:
         identity, table = self._identities[root], sink.identity(self._version)
-        own = Planned(None, "", "sink", sink.title)
+        own = Planned(None, "", OperatorKind.SINK, sink.title)
         own.parts = {
             _of_sink(root, identity, sink): StoredPart("rows", "the rows that are written"),
             f"table {table}": StoredPart("table", "the table"),
@@ -208,7 +208,7 @@ class _Planner:
         same = [
             one
             for one in (self._stored.operators if self._stored else ())
-            if one.kind == "sink" and one.id == table and one.uid not in taken
+            if one.kind is OperatorKind.SINK and one.id == table and one.uid not in taken
         ]
         own.stored = max(same, key=lambda one: len(set(one.parts) & set(own.parts)), default=None)
         return own
@@ -245,7 +245,7 @@ class _Planner:
         twice = {
             id(one)
             for one, nodes in below
-            if one.kind != "watermark" and self._goes_on(one) and self._is_rebuilt_below(nodes)
+            if one.kind is not OperatorKind.WATERMARK and self._goes_on(one) and self._is_rebuilt_below(nodes)
         }
         self._fed_anew |= twice
         return bool(twice)
@@ -263,13 +263,13 @@ class _Planner:
         """Whether it has all that it keeps, and gets none of it once more."""
         if id(one) in self._fed_anew:
             return False
-        if one.kind == "sink":
+        if one.kind is OperatorKind.SINK:
             return one.stored is not None and set(one.parts) <= set(one.stored.parts)
         return one.stored is not None and not self._missing(one)
 
     def _can_extend(self, one: Planned) -> bool:
         return (
-            one.kind == "aggregate"
+            one.kind is OperatorKind.AGGREGATE
             and one.stored is not None
             and id(one) not in self._fed_anew
             and not takes_back(_input(one))
@@ -315,7 +315,7 @@ class _Planner:
 
     def _is_whole(self, node: Node) -> bool:
         one = self._by_node[node]
-        if one.kind == "source":
+        if one.kind is OperatorKind.SOURCE:
             return one.stored is None
         return one.replays or one.verdict in (Verdict.NEW, Verdict.REBUILD)
 
@@ -329,23 +329,23 @@ class _Planner:
             )
         if self._goes_on(one):
             one.verdict = Verdict.REUSE if not one.asks else Verdict.EXTEND
-            if one.kind == "source":
+            if one.kind is OperatorKind.SOURCE:
                 one.details.append("goes on where it was")
             assert one.stored is not None
             gone = [part.text for digest, part in one.stored.parts.items() if digest not in one.keeps.parts]
             if gone:
                 one.details.append(f"forgets {_list(gone)}")
-        elif one.kind == "watermark" and one.stored is not None:
+        elif one.kind is OperatorKind.WATERMARK and one.stored is not None:
             one.verdict = Verdict.EXTEND
             one.details.append(f"was {_list(part.text for part in one.stored.parts.values())}")
             if any(one.node in walk(node) for node in self._nodes if drops_late_rows(node)):
                 one.asks.add(Consent.OLD_FILTER)
                 one.details.append("which rows were late it has said until the savepoint")
-        elif one.kind == "lookup" and one.stored is not None:
+        elif one.kind is OperatorKind.LOOKUP and one.stored is not None:
             self._judge_lookup(one)
         elif one.kind in _WITHOUT_ROWS:
             one.verdict = Verdict.NEW
-            one.details.append("begins at its beginning" if one.kind == "source" else "begins anew")
+            one.details.append("begins at its beginning" if one.kind is OperatorKind.SOURCE else "begins anew")
         elif self._can_extend(one) and not self._is_replayed(one):
             self._extend(one)
         else:
@@ -371,7 +371,11 @@ class _Planner:
         would be read twice, or by nobody. The very same plan has them in the same order.
         """
         assert self._stored is not None
-        there = [(one.kind, one.id, frozenset(one.parts)) for one in self._stored.operators if one.kind != "sink"]
+        there = [
+            (one.kind, one.id, frozenset(one.parts))
+            for one in self._stored.operators
+            if one.kind is not OperatorKind.SINK
+        ]
         here = [
             (one.kind, one.keeps.id, frozenset(one.keeps.parts)) for one in self._operators if one.keeps is not None
         ]
@@ -379,7 +383,7 @@ class _Planner:
             return
         for one in self._operators:
             assert one.keeps is not None
-            if one.kind == "source":
+            if one.kind is OperatorKind.SOURCE:
                 told = "source", one.keeps.id
                 counts = [sum(other[:2] == told for other in plan) for plan in (there, here)]
                 if counts[0] and max(counts) > 1:
@@ -466,7 +470,7 @@ class _Planner:
                 one.uid = one.stored.uid
                 names = {digest: part.name for digest, part in one.stored.parts.items()}
             else:
-                one.uid = _free(f"{one.kind.replace(' ', '-')}-{one.keeps.id}{mark}", taken)
+                one.uid = _free(f"{one.kind.value.replace(' ', '-')}-{one.keeps.id}{mark}", taken)
                 names = {}
             one.names = {
                 digest: names.get(digest) or f"{self._matching.name_of(digest)}{mark}" for digest in one.keeps.parts
@@ -481,7 +485,7 @@ class _Planner:
     def _to_store(self, one: Planned) -> StoredOperator:
         if one.keeps is None:
             table = self._sinks[self._ends.index(one)].identity(self._version)
-            return StoredOperator(one.uid, "sink", table, table, one.title, one.parts)
+            return StoredOperator(one.uid, OperatorKind.SINK, table, table, one.title, one.parts)
         parts = {digest: StoredPart(one.names[digest], part.text) for digest, part in one.keeps.parts.items()}
         ttls = () if one.node is None else ttls_of(one.node)
         return StoredOperator(one.uid, one.kind, one.keeps.id, one.keeps.kin, one.title, parts, ttls)
@@ -498,7 +502,7 @@ class _Planner:
             if other.uid in used:
                 continue
             gone = Planned(None, other.uid, other.kind, other.title, Verdict.LOST, stored=other)
-            if other.kind == "watermark" or other.kin in made_anew or not self._has_state(other.uid):
+            if other.kind is OperatorKind.WATERMARK or other.kin in made_anew or not self._has_state(other.uid):
                 gone.details.append("nothing of it is needed")
             else:
                 gone.details.append("the query has no use for it")

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
+from ...checkpoints.snapshot import FileKind, RestoredPart, SnapshotPart, StateFile
 from ...checkpoints.state_files import FORMAT_VERSION, read_state_file
 from ...errors import (
     CheckpointCorruptError,
@@ -121,7 +121,7 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
             facts = {
                 "format_version": FORMAT_VERSION,
                 "state": table.name,
-                "kind": table.kind,
+                "kind": table.kind.value,
                 "key_groups": [self.key_groups.start, self.key_groups.end],
                 "max_parallelism": self.max_parallelism,
             }
@@ -147,7 +147,7 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
                     raise CheckpointMismatchError(message, operator=self.operator, state=part.state)
                 check_noted_classes(facts)
                 table = self._restored_table(part, data, facts)
-                is_renamed = part.kind == HeapTable.kind and has_renamed_classes(facts)
+                is_renamed = part.kind is FileKind.KEYED and has_renamed_classes(facts)
                 owned = self._owned_anew(data, facts) if is_renamed else self._owned(data)
                 if owned.num_rows:
                     table.load(owned) if isinstance(table, HeapColumnarTable) else table.load(owned, facts)
@@ -192,7 +192,7 @@ class HeapKeyedStateBackend(DeclaredStates[HeapTable, HeapColumnarTable]):
         self, part: RestoredPart, data: pa.Table, facts: dict[str, Any]
     ) -> HeapTable | HeapColumnarTable:
         fresh: HeapTable | HeapColumnarTable
-        if part.kind == "columnar":
+        if part.kind is FileKind.COLUMNAR:
             schema = pa.schema(list(data.schema)[len(COLUMNAR_PREFIX) :])
             fresh = HeapColumnarTable(part.state, schema, tuple(facts["key_columns"]), self._account)
         else:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...checkpoints.snapshot import RestoredPart, SnapshotPart
+from ...checkpoints.snapshot import FileKind, RestoredPart, SnapshotPart
 from ...checkpoints.state_files import FORMAT_VERSION, FrozenColumn, read_state_file, write_state_file
 from ...errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, ProgramError
 from ...identifiers import OperatorId
@@ -33,7 +33,7 @@ __all__ = ["HeapOperatorStateBackend"]
 class _State:
     """What lists and maps share: their kind, and the form that their content is stored in."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: FileKind) -> None:
         self.kind = kind
         self.declared = False
         # As declared, or as restored until then.
@@ -74,7 +74,7 @@ def _never() -> int:
 class _HeapList(_State):
     """One list or union list state."""
 
-    def __init__(self, kind: str, values: list[Any]) -> None:
+    def __init__(self, kind: FileKind, values: list[Any]) -> None:
         super().__init__(kind)
         self.values = values
         # What it writes of a restored list while the program has not declared the state: its deal of a union list,
@@ -101,7 +101,7 @@ class _HeapBroadcast(_State):
     """One broadcast map."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
-        super().__init__("broadcast")
+        super().__init__(FileKind.BROADCAST)
         self.entries = entries
 
     def get(self, key: Any) -> Any:
@@ -153,7 +153,7 @@ class HeapOperatorStateBackend:
             name: Unique among the operator's operator state.
             value_type: The declared type of the elements, if any; as in a keyed state's descriptor.
         """
-        return self._list(name, "list", value_type)
+        return self._list(name, FileKind.LIST, value_type)
 
     def union_list_state(self, name: str, value_type: Any = None) -> _HeapList:
         """State that every subtask receives in full on restore; else as `list_state`.
@@ -161,7 +161,7 @@ class HeapOperatorStateBackend:
         A subtask that then keeps all elements writes them all, so that the next restore has each as many times as
         there were subtasks: users keep what is theirs, by ``update``.
         """
-        return self._list(name, "union", value_type)
+        return self._list(name, FileKind.UNION, value_type)
 
     def broadcast_state(self, descriptor: MapStateDescriptor) -> _HeapBroadcast:
         """Return a map of which every subtask holds an equal copy.
@@ -174,7 +174,7 @@ class HeapOperatorStateBackend:
         if not isinstance(given, MapStateDescriptor):
             message = f"broadcast state is a map, described by a MapStateDescriptor; got {descriptor!r}"
             raise ProgramError(message, operator=self.operator)
-        state = self._known(descriptor.name, "broadcast")
+        state = self._known(descriptor.name, FileKind.BROADCAST)
         if state is None:
             state = self._states[descriptor.name] = _HeapBroadcast({})
         assert isinstance(state, _HeapBroadcast)
@@ -184,7 +184,7 @@ class HeapOperatorStateBackend:
                 state.entries = change(state.entries)
         return state
 
-    def _list(self, name: str, kind: str, value_type: Any) -> _HeapList:
+    def _list(self, name: str, kind: FileKind, value_type: Any) -> _HeapList:
         state = self._known(name, kind)
         if state is None:
             state = self._states[name] = _HeapList(kind, [])
@@ -195,9 +195,9 @@ class HeapOperatorStateBackend:
                 state.values = change(state.values)
         return state
 
-    def _known(self, name: str, kind: str) -> _HeapList | _HeapBroadcast | None:
+    def _known(self, name: str, kind: FileKind) -> _HeapList | _HeapBroadcast | None:
         state = self._states.get(name)
-        if state is not None and state.kind != kind:
+        if state is not None and state.kind is not kind:
             if state.declared:
                 message = f"operator state {name!r} is declared twice: as {state.kind} and as {kind} state"
                 raise ProgramError(message, operator=self.operator)
@@ -216,7 +216,7 @@ class HeapOperatorStateBackend:
         """
         parts = []
         for name, state in self._states.items():
-            facts = {"format_version": FORMAT_VERSION, "state": name, "kind": state.kind, **state.form}
+            facts = {"format_version": FORMAT_VERSION, "state": name, "kind": state.kind.value, **state.form}
             if isinstance(state, _HeapBroadcast):
                 entries = state.entries if state.lower is None else state.lower(state.entries)
                 columns = {
@@ -254,9 +254,9 @@ class HeapOperatorStateBackend:
             by_state.setdefault(part.state, []).append(part)
         for name, files in by_state.items():
             for part in files:
-                if part.kind != files[0].kind:
+                if part.kind is not files[0].kind:
                     self._disagree(part)
-            if files[0].kind == "broadcast":
+            if files[0].kind is FileKind.BROADCAST:
                 columns, form = self._read(files[subtask % len(files)], ("key", "value"))
                 state: _HeapList | _HeapBroadcast = _HeapBroadcast(dict(zip(*columns, strict=True)))
             else:
@@ -268,7 +268,7 @@ class HeapOperatorStateBackend:
                     forms.append(form)
                     if form != forms[0]:
                         self._disagree(part)
-                is_union, dealt = files[0].kind != "list", values[subtask::parallelism]
+                is_union, dealt = files[0].kind is not FileKind.LIST, values[subtask::parallelism]
                 state = _HeapList(files[0].kind, values if is_undealt or is_union else dealt)
                 if is_union:
                     state.share = dealt

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...checkpoints.snapshot import SnapshotPart
+from ...checkpoints.snapshot import FileKind, SnapshotPart
 from ...checkpoints.state_files import FrozenColumn, write_state_file
 from ...errors import InternalError, TypeMismatchError
 from ...keyed.columns_evolution import fitted
@@ -101,7 +101,7 @@ class HeapTable:
         form: Its facts: ``descriptor`` (the kind), ``value_type``, ``windowed`` and its stored form.
     """
 
-    kind = "keyed"
+    kind = FileKind.KEYED
 
     def __init__(self, name: str, form: Mapping[str, Any]) -> None:
         self.name = name
@@ -283,7 +283,7 @@ class HeapColumnarTable:
         account: Where what it holds is counted; a run that does not fit raises ManagedMemoryError, and is not taken.
     """
 
-    kind = "columnar"
+    kind = FileKind.COLUMNAR
 
     def __init__(self, name: str, schema: pa.Schema, key_columns: tuple[str, ...], account: MemoryAccount) -> None:
         self.name = name

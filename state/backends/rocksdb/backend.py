@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
+from ...checkpoints.snapshot import FileKind, RestoredPart, SnapshotPart, StateFile
 from ...errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError
 from ...files.local_directories import LocalDirectory
 from ...identifiers import OperatorId
@@ -197,7 +197,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
                 }
             else:
                 form = table.facts()
-            states.append({**form, "name": table.name, "id": table.number, "kind": table.kind})
+            states.append({**form, "name": table.name, "id": table.number, "kind": table.kind.value})
         if self._database.is_empty():
             return []
         self._num_snapshots += 1
@@ -237,7 +237,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             self._next_number = max([self._next_number, *(state["id"] + 1 for state in base.states)])
             for state in base.states:
                 self._check_keys(state)
-                is_renamed = state["kind"] == RocksDBTable.kind and has_renamed_classes(state)
+                is_renamed = state["kind"] == FileKind.KEYED and has_renamed_classes(state)
                 states[state["name"]] = self._adopt_renamed(state) if is_renamed else state
                 if not is_renamed:
                     self._adopt(state, base.key_groups)
@@ -249,7 +249,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             error.context = {**self._context, **error.context}
             raise
         for name, state in states.items():
-            if state["kind"] == "keyed":
+            if state["kind"] == FileKind.KEYED:
                 table = RocksDBTable(name, state["id"], restored_form(state), self._opened(), is_restored=True)
                 if has_shared_names(state):
                     table.note_key_classes()
@@ -270,7 +270,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
         assert self._database is not None
         name, number = state["name"], state["id"]
         is_wider = not (self.key_groups.start <= held.start and held.end <= self.key_groups.end)
-        if state["kind"] == "columnar":
+        if state["kind"] == FileKind.COLUMNAR:
             columnar = self._columnar(name, number, _schema_of(state), state["key_columns"], True)
             self._tables[name] = columnar
             if is_wider:
@@ -296,7 +296,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
             for state in other.states:
                 self._check_keys(state)
                 name, number = state["name"], state["id"]
-                is_renamed = state["kind"] == RocksDBTable.kind and has_renamed_classes(state)
+                is_renamed = state["kind"] == FileKind.KEYED and has_renamed_classes(state)
                 if is_renamed:
                     state = {**state, KEY_CLASSES: renamed_notes(state[KEY_CLASSES])}
                 elif not self.key_groups.overlaps(*other.key_groups):
@@ -304,7 +304,7 @@ class RocksDBKeyedStateBackend(DeclaredStates[RocksDBTable, RocksDBColumnarTable
                 known = states.get(name)
                 if known is None:
                     known = states[name] = {**state, "id": self._take_number()}
-                    if state["kind"] == "columnar":
+                    if state["kind"] == FileKind.COLUMNAR:
                         schema = _schema_of(state)
                         self._tables[name] = self._columnar(name, known["id"], schema, state["key_columns"], False)
                 elif not is_same_form({**known, "id": number}, state):

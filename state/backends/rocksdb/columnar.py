@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...checkpoints.snapshot import FileKind
 from ...errors import CheckpointCorruptError, InternalError, TypeMismatchError
 from ...keyed.columns_evolution import can_become, fitted
 from ...keyed.contract import Namespace
@@ -70,7 +71,7 @@ class RocksDBColumnarTable:
         is_restored: Whether the database may have runs of it.
     """
 
-    kind = "columnar"
+    kind = FileKind.COLUMNAR
 
     def __init__(
         self,

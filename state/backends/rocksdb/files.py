@@ -25,7 +25,7 @@ from typing import Any
 
 import msgpack
 
-from ...checkpoints.snapshot import RestoredPart, SnapshotPart, StateFile
+from ...checkpoints.snapshot import FileKind, RestoredPart, SnapshotPart, StateFile
 from ...errors import CheckpointCorruptError, CheckpointMismatchError, StorageError
 from ...files.local_directories import LocalDirectory, LocalFile
 from ...keyed.kinds import layout_of_kind
@@ -36,7 +36,6 @@ from .database import Database, SlotMemory, new_batch
 from .row_encoding import encode_key, original_key, split_namespace
 
 __all__ = [
-    "DATABASE_KIND",
     "FORMAT_VERSION",
     "RestoredDatabase",
     "copy_owned",
@@ -47,7 +46,6 @@ __all__ = [
     "snapshot_parts",
 ]
 
-DATABASE_KIND = "rocksdb"
 FORMAT_VERSION = 1
 """Of state databases; a restore refuses newer ones."""
 STATE_NAME = "(database)"
@@ -79,7 +77,7 @@ def snapshot_parts(
         return []
     rest = [LocalFile(os.path.join(directory.path, name), directory) for name in names if name not in sorted_files]
     frame = {**facts, "name": _FRAME, "files": sorted_files}
-    parts = [SnapshotPart(STATE_NAME, DATABASE_KIND, frame, functools.partial(_frame_bytes, rest))]
+    parts = [SnapshotPart(STATE_NAME, FileKind.DATABASE, frame, functools.partial(_frame_bytes, rest))]
     shared = {fact: facts[fact] for fact in ("format_version", "key_groups", "max_parallelism")}
     for name in sorted_files:
         file = LocalFile(os.path.join(directory.path, name), directory)
@@ -88,7 +86,7 @@ def snapshot_parts(
         if reused is not None:
             groups = (facts["key_groups"][0], facts["key_groups"][1])
             reused = replace(reused, metadata=metadata, key_groups=groups)
-        parts.append(SnapshotPart(STATE_NAME, DATABASE_KIND, metadata, file.read, file=file, reused=reused))
+        parts.append(SnapshotPart(STATE_NAME, FileKind.DATABASE, metadata, file.read, file=file, reused=reused))
     return parts
 
 
@@ -152,10 +150,8 @@ def group_parts(
     frames: dict[int, RestoredPart] = {}
     files: dict[int, dict[str, RestoredPart]] = {}
     for part in parts:
-        if part.kind != DATABASE_KIND:
-            message = (
-                f"the checkpoint's keyed state is of the heap backend; the program has the backend {DATABASE_KIND!r}"
-            )
+        if part.kind is not FileKind.DATABASE:
+            message = "the checkpoint's keyed state is of the heap backend; the program has the backend 'rocksdb'"
             hint = "set the state backend that the checkpoint was taken with"
             raise CheckpointMismatchError(message, hint=hint, operator=operator, state=part.state)
         name = part.metadata.get("name")

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from ...checkpoints.snapshot import FileKind
 from ...errors import InternalError
 from ...keyed.contract import Namespace
 from ...keyed.declarations import declare_form
@@ -60,7 +61,7 @@ class RocksDBTable:
         is_restored: Whether the database may have rows of it.
     """
 
-    kind = "keyed"
+    kind = FileKind.KEYED
 
     def __init__(self, name: str, number: int, form: Mapping[str, Any], pool: RowPool, *, is_restored: bool) -> None:
         self.name = name

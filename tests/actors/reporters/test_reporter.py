@@ -23,6 +23,7 @@ from headrace.engine.kernel.machine import Address
 from headrace.engine.kernel.reporter_settings import ExporterSettings, ReporterSettings, SpanDetail
 from headrace.engine.protocol.details import CheckpointStatisticsView, CheckpointView, JobDetails, TaskAcknowledgement
 from headrace.engine.protocol.messages import FetchJobDetails, ListJobs
+from headrace.engine.protocol.states import CheckpointStatus, JobStatus
 from headrace.engine.protocol.views import JobView
 from headrace.state.identifiers import JobId, VertexId
 
@@ -190,12 +191,12 @@ def checkpoint(number, num_subtasks, reason=""):
         TaskAcknowledgement(VertexId("v"), index, 1_020 + index % 5, 10, 5, 0, 3.0, 2.0, 4.0, False)
         for index in range(num_subtasks)
     )
-    status = "FAILED" if reason else "COMPLETED"
+    status = CheckpointStatus.FAILED if reason else CheckpointStatus.COMPLETED
     return CheckpointView(number, status, False, False, 1_000, 1_050, num_subtasks, tasks, "", reason)
 
 
 def details_of(*checkpoints):
-    view = JobView(JobId("j"), "job", "RUNNING", 0, 0, None, (), 0, 0, 0, None, None, None, None, None)
+    view = JobView(JobId("j"), "job", JobStatus.RUNNING, 0, 0, None, (), 0, 0, 0, None, None, None, None, None)
     return JobDetails(view, checkpoints=CheckpointStatisticsView(history=checkpoints))
 
 

@@ -14,6 +14,7 @@ from headrace import ExecutionEnvironment
 from headrace.dataset.run_record import RunRecord, now_ms
 from headrace.engine.errors import HeadraceError
 from headrace.engine.plan.run_watch import MOST_STAGES, RunWatch
+from headrace.engine.protocol.states import StageState
 from headrace.engine.protocol.views import StageView
 
 pytest.importorskip("playwright", reason="drives the browser")
@@ -23,10 +24,12 @@ pytestmark = [
 ]
 
 STAGES = (
-    StageView(1, HOSTILE, "FINISHED", 8, 8, 0, 0, 40_000, 4_000, 1_790_000_000_000),
-    StageView(2, "read -> parse", "FINISHED", 4, 4, 0, 1, 500, 2_000, 1_790_000_000_500),
-    StageView(3, "join -> PythonMapInArrow -> SortMergeJoin", "RUNNING", 200, 50, 2, 0, None, 7_000, 0, (1, 2)),
-    StageView(4, "write", "PENDING", 4, inputs=(3,)),
+    StageView(1, HOSTILE, StageState.FINISHED, 8, 8, 0, 0, 40_000, 4_000, 1_790_000_000_000),
+    StageView(2, "read -> parse", StageState.FINISHED, 4, 4, 0, 1, 500, 2_000, 1_790_000_000_500),
+    StageView(
+        3, "join -> PythonMapInArrow -> SortMergeJoin", StageState.RUNNING, 200, 50, 2, 0, None, 7_000, 0, (1, 2)
+    ),
+    StageView(4, "write", StageState.PENDING, 4, inputs=(3,)),
 )
 
 
@@ -54,7 +57,7 @@ class Sets:
         many = RunWatch(now_ms)
         with reports.tell(RunRecord("many", many)):
             for number in range(MOST_STAGES + 7):
-                many.tell(StageView(number, f"stage {number}", "FINISHED", 1_000, 1_000))
+                many.tell(StageView(number, f"stage {number}", StageState.FINISHED, 1_000, 1_000))
         self.many = self.newest_of(2)
         self.watch = RunWatch(now_ms)
         self.watch.tell(*STAGES)

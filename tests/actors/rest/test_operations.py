@@ -11,6 +11,7 @@ from headrace.actors.rest.resources import operations
 from headrace.actors.rest.resources.metrics import Sample, _Exposition
 from headrace.actors.rest.resources.operations import Operations
 from headrace.actors.rest.resources.routes import RestError, RestRequest
+from headrace.engine.protocol.states import JobStatus
 
 PATIENCE_S = 30
 
@@ -24,7 +25,7 @@ class Cluster:
         self.begun = threading.Semaphore(0)
 
     def details(self, _job_id):
-        return SimpleNamespace(view=SimpleNamespace(state="RUNNING", is_data_set=False))
+        return SimpleNamespace(view=SimpleNamespace(state=JobStatus.RUNNING, is_data_set=False))
 
     def tell(self, job_id, _order, _timeout_ms):
         self.told.append(job_id)

@@ -245,7 +245,7 @@ def test_options_have_flinks_names():
 
 # --------------------------------------------------------------------------------------------------------------- tasks
 def subtask(entered_ms, **numbers):
-    state = next(reversed(entered_ms), "CREATED")
+    state = TaskState(next(reversed(entered_ms), "CREATED"))
     return SubtaskView(0, state, 0, "tm", "host", "", entered_ms, numbers)
 
 

@@ -15,6 +15,7 @@ import pytest
 from dashboard_kit import until
 
 from headrace.engine.errors import SavepointError
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView
 from headrace.jobs import attendance as attendance_module
 from headrace.jobs.attendance import Attendance, is_at_terminal
@@ -39,7 +40,7 @@ class Job:
         self._keys = keys
 
     def view(self):
-        return JobView(JobId("j" * 32), "orders", self.state, self.num_looks, 0, None)
+        return JobView(JobId("j" * 32), "orders", JobStatus(self.state), self.num_looks, 0, None)
 
     def views(self):
         while True:

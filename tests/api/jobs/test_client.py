@@ -19,7 +19,7 @@ from headrace.stream.collected_rows import CollectedRows
 
 
 def view(state, version, **changes):
-    return JobView("j", "test", state, version, **{"started_ms": 1_000, "ended_ms": None, **changes})
+    return JobView("j", "test", JobStatus(state), version, **{"started_ms": 1_000, "ended_ms": None, **changes})
 
 
 class ScriptedCluster:

@@ -14,6 +14,7 @@ import pytest
 from headrace import StreamExecutionEnvironment, TumblingEventTimeWindows, WatermarkStrategy
 from headrace.connectors.scripted import Pause, ScriptedSource, Timed
 from headrace.engine.functions.event_time_parts import MOST_PARTS, OperatorEventTime, WatermarkPart
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView, OperatorView, VertexView
 from headrace.jobs.event_time import explain_event_time
 from headrace.state.identifiers import JobId, OperatorId, VertexId
@@ -104,7 +105,7 @@ def vertex(name, states, *inputs):
 
 
 def explained(*vertices):
-    view = JobView(JobId("j"), "job", "RUNNING", 1, 0, None, vertices, 0, 0, 0, None, None, None, None, None)
+    view = JobView(JobId("j"), "job", JobStatus.RUNNING, 1, 0, None, vertices, 0, 0, 0, None, None, None, None, None)
     return explain_event_time(view)
 
 

@@ -9,6 +9,7 @@ import pytest
 from headrace import StreamExecutionEnvironment
 from headrace.engine.errors import ConfigurationError
 from headrace.engine.protocol.details import CheckpointView, TaskAcknowledgement
+from headrace.engine.protocol.states import CheckpointStatus
 from headrace.engine.protocol.views import VertexView
 from headrace.jobs.frames import checkpoint_frame, metrics_frame
 
@@ -16,8 +17,8 @@ TASKS = (
     TaskAcknowledgement("source", 0, 1_050, 100, 10, 1, 5.0, 2.0, 30.0, False),
     TaskAcknowledgement("sink", 1, 1_070, 200, 20, 2, 4.0, 3.0, 20.0, True),
 )
-DONE = CheckpointView(7, "COMPLETED", False, False, 1_000, 1_080, 2, TASKS, path="/there/chk-7")
-FAILED = CheckpointView(8, "FAILED", True, False, 2_000, 2_500, 2, TASKS[:1], reason="it took too long")
+DONE = CheckpointView(7, CheckpointStatus.COMPLETED, False, False, 1_000, 1_080, 2, TASKS, path="/there/chk-7")
+FAILED = CheckpointView(8, CheckpointStatus.FAILED, True, False, 2_000, 2_500, 2, TASKS[:1], reason="it took too long")
 
 
 def test_a_row_says_what_the_subtasks_say():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from headrace.engine.protocol.details import CheckpointView
+from headrace.engine.protocol.states import CheckpointStatus, JobStatus
 from headrace.engine.protocol.views import JobView, VertexView
 from headrace.jobs import job_plot
 from headrace.jobs.job_plot import JobPlot
@@ -16,7 +17,7 @@ def vertex(name, rate, watermark_ms=None):
 
 def view(*vertices):
     return JobView(
-        job_id="j", name="orders", state="RUNNING", version=1, started_ms=0, ended_ms=None, vertices=vertices
+        job_id="j", name="orders", state=JobStatus.RUNNING, version=1, started_ms=0, ended_ms=None, vertices=vertices
     )
 
 
@@ -35,7 +36,7 @@ def charts(plot):
 def test_lines_follow_what_was_seen_from_zero_to_the_largest():
     plot = JobPlot()
     assert plot.html() == ""
-    checkpoints = [CheckpointView(n, "COMPLETED", False, False, 0, 0, 1, (), path="p") for n in (2, 1)]
+    checkpoints = [CheckpointView(n, CheckpointStatus.COMPLETED, False, False, 0, 0, 1, (), path="p") for n in (2, 1)]
     for second, rate in ((10, 0.0), (12, 50.0), (14, 100.0)):
         assert plot.is_due(second)
         plot.take(view(vertex("read", rate, 8_000), vertex("sum", 2 * rate)), checkpoints, float(second))

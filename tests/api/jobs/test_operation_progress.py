@@ -21,6 +21,7 @@ from headrace.actors.rest.resources import checkpoints
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.protocol.details import CheckpointView, TaskAcknowledgement
 from headrace.engine.protocol.messages import FetchPendingCheckpoints
+from headrace.engine.protocol.states import CheckpointStatus, JobStatus
 from headrace.engine.protocol.views import JobView
 from headrace.jobs import operation_progress
 from headrace.jobs.operation_progress import look_at, operation_line, operation_shown
@@ -31,7 +32,7 @@ JOB = JobId("job-1")
 
 
 def view(**more):
-    return JobView(JOB, "counts", "RUNNING", 1, 0, None, **more)
+    return JobView(JOB, "counts", JobStatus.RUNNING, 1, 0, None, **more)
 
 
 def checkpoint(number, tasks, num_subtasks=4, **more):
@@ -39,7 +40,9 @@ def checkpoint(number, tasks, num_subtasks=4, **more):
         TaskAcknowledgement(VertexId("v"), i, 0, 1 << 30, 1 << 20, 0, 0.0, 0.0, 0.0, False) for i in range(tasks)
     )
     given = {"is_savepoint": False, "is_last": False, **more}
-    return CheckpointView(number, "IN_PROGRESS", given["is_savepoint"], given["is_last"], 0, None, num_subtasks, done)
+    return CheckpointView(
+        number, CheckpointStatus.IN_PROGRESS, given["is_savepoint"], given["is_last"], 0, None, num_subtasks, done
+    )
 
 
 def test_a_line_says_who_has_acknowledged_and_how_large_that_is():
@@ -96,7 +99,7 @@ def test_by_rest_it_is_the_same_line(monkeypatch):
     """What REST says of checkpoints comes from the same views, by way of its own JSON."""
     pending = [checkpoint(8, 1), checkpoint(7, 3, is_savepoint=True)]
     monkeypatch.setattr(checkpoints, "now_ms", lambda: 0)
-    ended = dataclasses.replace(checkpoint(6, 4), status="COMPLETED", ended_ms=5)
+    ended = dataclasses.replace(checkpoint(6, 4), status=CheckpointStatus.COMPLETED, ended_ms=5)
 
     class Server:
         def checkpoints(self, _job):

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from headrace import StreamExecutionEnvironment
 from headrace.connectors.files import FileSink
+from headrace.engine.protocol.states import JobStatus, StageState
 from headrace.engine.protocol.views import JobView, StageView, VertexView
 from headrace.jobs.progress import (
     JobStart,
@@ -32,8 +33,9 @@ def vertex(name="Source: flights -> aggregate: local", **changes):
 
 def view(state="RUNNING", vertices=(), **changes):
     known = {
-        "job_id": "j" * 32, "name": "flight delays", "state": state, "version": 1, "started_ms": 0, "ended_ms": None,
-        "vertices": vertices, "checkpoints_completed": 7, "last_checkpoint": 12, "last_checkpoint_ms": 34.7,
+        "job_id": "j" * 32, "name": "flight delays", "state": JobStatus(state), "version": 1, "started_ms": 0,
+        "ended_ms": None, "vertices": vertices, "checkpoints_completed": 7, "last_checkpoint": 12,
+        "last_checkpoint_ms": 34.7,
     }  # fmt: skip
     return JobView(**{**known, **changes})
 
@@ -252,15 +254,15 @@ def test_a_notebook_has_one_output_that_is_replaced(monkeypatch):
 
 def test_stages_of_a_data_set_are_shown_with_their_tasks_and_rows():
     stages = (
-        StageView(1, "read <a>", "FINISHED", 2, 2, rows=1_234, duration_ms=1_500),
-        StageView(2, "sum", "RUNNING", 4, 1),
+        StageView(1, "read <a>", StageState.FINISHED, 2, 2, rows=1_234, duration_ms=1_500),
+        StageView(2, "sum", StageState.RUNNING, 4, 1),
     )
     one = view(stages=stages, last_checkpoint=None)
     assert summary_line(one) == "flight delays: RUNNING | 1 of 2 stages"
     shown = drawn([one], 80, is_terminal=True).splitlines()
     assert shown[1].split() == ["stage", "state", "tasks", "rows", "time"]
     assert shown[2].split() == ["read", "<a>", "FINISHED", "2/2", "1,234", "1.5", "s"]
-    assert shown[3].split() == ["sum", "RUNNING", "1/4", "0.0", "s"]
+    assert shown[3].split() == ["sum", StageState.RUNNING, "1/4", "0.0", "s"]
     page = render_html(one)
     assert "read &lt;a&gt;" in page
     assert "1 of 2 stages" in page

@@ -32,6 +32,7 @@ from headrace import (
 from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink, FileSource
 from headrace.engine.errors import ConfigurationError, JobError, NoResourceAvailableError
+from headrace.engine.protocol.states import JobStatus
 
 STEPS = [(2, 3), (4, 1), campaign(1, 2), campaign(3, 5)]
 NUM_KEYS = 23
@@ -279,7 +280,7 @@ def test_command_line(monkeypatch, capsys):
         def __exit__(self, *_):
             return None
 
-    view = SimpleNamespace(job_id="job-7", name="numbers", state="RUNNING")
+    view = SimpleNamespace(job_id="job-7", name="numbers", state=JobStatus.RUNNING)
     monkeypatch.setattr("headrace.actors.clusters.all_jobs", lambda _address: [("c", view)])
     monkeypatch.setattr("headrace.actors.clusters.cluster_named", lambda _address, _name: Connection())
     monkeypatch.setattr("headrace.jobs.client.JobClient", Client)

@@ -26,6 +26,7 @@ from headrace.connectors.datagen import GeneratorSource
 from headrace.connectors.files import FileSink, FileSource
 from headrace.connectors.scripted import Fail, Pause, ScriptedSource
 from headrace.engine.errors import ConfigurationError, JobCanceledError, JobFailedError, UserFunctionError
+from headrace.engine.protocol.states import JobStatus
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
 
@@ -281,7 +282,7 @@ def test_the_command_line_does_not_claim_to_cancel_a_job_that_has_ended(monkeypa
     from headrace import cli
     from headrace.actors import clusters
 
-    job = SimpleNamespace(job_id="job-17", name="counts", state="FINISHED")
+    job = SimpleNamespace(job_id="job-17", name="counts", state=JobStatus.FINISHED)
     monkeypatch.setattr(clusters, "all_jobs", lambda address: [("mine", job)])
     monkeypatch.setattr(clusters, "cancel_job", lambda *_: pytest.fail("canceled"))
     assert cli.main(["cancel", "job-17"]) == 0

@@ -15,6 +15,7 @@ from rest_kit import ask, rest_environment
 from headrace import StreamExecutionEnvironment
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import ClusterUnavailableError, ConfigurationError
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView
 from headrace.jobs import deployment
 from headrace.rest import job_link
@@ -46,7 +47,7 @@ class Cluster:
         if not self._states:
             message = "the connection to the cluster was closed"
             raise ClusterUnavailableError(message)
-        return JobView(JOB, "orders", self._states.pop(0), 1, 0, None)
+        return JobView(JOB, "orders", JobStatus(self._states.pop(0)), 1, 0, None)
 
     def rest_addresses(self):
         self.num_asked += 1

@@ -14,9 +14,11 @@ from upgrade_kit import environment, explained, gone_on, in_batch_mode, kept, of
 from headrace import StreamExecutionEnvironment
 from headrace.connectors.scripted import Pause, ScriptedSource
 from headrace.engine.errors import ProgramError
+from headrace.engine.optimizer.upgrades.digests import digest_of
 from headrace.engine.optimizer.upgrades.stored_plan import StoredPlan
 from headrace.engine.optimizer.upgrades.upgrade import SinkOfPlan, planned
 from headrace.sql.parsing.errors import SqlError
+from headrace.state.checkpoints.snapshot import FileKind
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError
 from headrace.table import TableEnvironment, udf
@@ -236,7 +238,7 @@ def test_records_in_flight_are_read_by_the_same_query_only(saved, monkeypatch):
     storage, manifest = CheckpointStorage.from_manifest(path)
     whole = next(one for one in manifest.operators if one.subtasks and one.subtasks[0].files)
     snapshot = whole.subtasks[0]
-    file = dataclasses.replace(snapshot.files[0], kind="channel")
+    file = dataclasses.replace(snapshot.files[0], kind=FileKind.CHANNEL)
     unaligned = dataclasses.replace(
         manifest,
         operators=(*(one for one in manifest.operators if one is not whole), dataclasses.replace(
@@ -428,6 +430,23 @@ def test_what_is_computed_once_for_several_is_the_same():
     (group,) = [operator for operator in found.operators if operator.kind == "aggregate"]
     assert group.verdict.value == "extend"
     assert sum("from the savepoint on" in detail for detail in group.details) == 2
+
+
+STORED_IDS = [
+    ("SELECT k, COUNT(*), SUM(v), AVG(x), MIN(v), MAX(w), COUNT(DISTINCT w), STDDEV_POP(v), ARRAY_AGG(v) "
+     "FROM src GROUP BY k", "ff53ea51eb9eaf0b"),
+    ("SELECT k, ROW_NUMBER() OVER (PARTITION BY k ORDER BY ts), "
+     "SUM(v) OVER (PARTITION BY k ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) FROM src", "e216144c781c7523"),
+    ("SELECT k, LAG(v) OVER (PARTITION BY k ORDER BY ts) FROM src", "b1e1fad0f02a0ddf"),
+    ("SELECT k, u, COUNT(*) FROM src CROSS JOIN UNNEST(ARRAY[v, w]) AS t (u) GROUP BY k, u", "90bfe2184226d6db"),
+]  # fmt: skip
+"""What the ids of queries and of what they keep come to, as savepoints have them."""
+
+
+@pytest.mark.parametrize(("query", "stored"), STORED_IDS)
+def test_ids_are_those_that_savepoints_have(query, stored):
+    """They are made of the names of classes and modules, too: one that moves takes the state of queries away."""
+    assert digest_of(ids_of(query)) == stored
 
 
 @pytest.mark.parametrize(("one", "other"), UNLIKE)

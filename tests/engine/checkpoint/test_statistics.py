@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.checkpoint.stats_tracker import HISTORY_LENGTH, CheckpointStatistics, figures
 from headrace.engine.protocol.details import CheckpointView, RestoredCheckpoint, TaskAcknowledgement
+from headrace.engine.protocol.states import CheckpointStatus
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=50))
@@ -28,7 +29,7 @@ def test_what_is_told_is_what_has_happened(ended):
     views = []
     for number, (status, is_savepoint, size) in enumerate(ended, 1):
         task = TaskAcknowledgement("v", 0, 1, size, size, 0, 0, 0, 0, is_unaligned=False)
-        views.append(CheckpointView(number, status, is_savepoint, False, 0, size, 1, (task,)))
+        views.append(CheckpointView(number, CheckpointStatus(status), is_savepoint, False, 0, size, 1, (task,)))
         statistics.ended(views[-1])
     told = statistics.view()
     complete = [view for view in views if view.status == "COMPLETED"]

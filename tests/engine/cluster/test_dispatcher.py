@@ -45,6 +45,7 @@ from headrace.engine.protocol.messages import (
     RequestFailed,
     ShutDownCluster,
 )
+from headrace.engine.protocol.states import JobStatus, TaskState
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.files.memory import MemoryFileSystem
 
@@ -80,7 +81,7 @@ class Driver:
         return self.ask(replace(submission(job_settings=settings(**options)), job_id=job_id))
 
     def status(self, state, epoch=1, job_id=JOB, **changes):
-        view = replace(self.ask(FindJobManager(job_id)).view, state=state, version=7, **changes)
+        view = replace(self.ask(FindJobManager(job_id)).view, state=JobStatus(state), version=7, **changes)
         return self.give(JobStatusChanged(job_id, epoch, view))
 
     def die(self, epoch, job_id=JOB, reason="killed"):
@@ -379,11 +380,11 @@ def test_why_a_job_manager_was_lost_is_told_without_passwords(max_attempts):
 def test_only_the_newest_ended_jobs_are_remembered_in_full(monkeypatch):
     monkeypatch.setattr("headrace.engine.cluster.archive.MAX_DETAILED_SUBTASKS", 4)
     driver = Driver()
-    subtasks = (SubtaskView(0, "FINISHED", 0, "", "", "", {}, {}),)
+    subtasks = (SubtaskView(0, TaskState.FINISHED, 0, "", "", "", {}, {}),)
     for job_id in ("a", "b", "c"):
         driver.submit(job_id)
         found = driver.ask(FindJobManager(job_id))
-        view = replace(found.view, state="FINISHED")
+        view = replace(found.view, state=JobStatus.FINISHED)
         details = JobDetails(view, vertices=(VertexDetails("v", 1, "default", SubtaskTotals.of(subtasks), subtasks),))
         driver.give(JobStatusChanged(job_id, found.epoch, view, details))
     kept = [bool(driver.ask(FindJobManager(job_id)).details.vertices) for job_id in ("a", "b", "c")]

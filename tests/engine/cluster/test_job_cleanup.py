@@ -15,6 +15,7 @@ from headrace.engine.cluster.cleanup import MAX_ATTEMPTS, CleanUpAgain, JobClean
 from headrace.engine.errors import CheckpointError, StorageError
 from headrace.engine.kernel.config import JobSettings, RestoreMode
 from headrace.engine.kernel.machine import Offload, OffloadCompleted, StartTimer
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import StopMode
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.files.memory import MemoryFileSystem
@@ -49,7 +50,7 @@ def ended(state, *, stopping=None, retain=False, claims=False):
     storage.fs.write_bytes(f"{root}chk-9/map/3.0-0-late.arrow", b"given up")
     storage.fs.write_bytes(f"{root}shared/map/1-3.0-0-nobody-names.sst", b"given up")
     checkpoints = replace(submitted.settings.checkpoints, retain_on_cancellation=retain)
-    view = replace(w.jm.view(), state=state, stopping=stopping)
+    view = replace(w.jm.view(), state=JobStatus(state), stopping=stopping)
     assert len(storage.list_complete()) == 2
     assert storage.highest_epoch() == 3
     return replace(submitted.settings, checkpoints=checkpoints), view

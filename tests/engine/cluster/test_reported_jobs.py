@@ -30,18 +30,20 @@ from headrace.engine.protocol.messages import (
     ReportJob,
     RequestFailed,
 )
-from headrace.engine.protocol.states import JobStatus
+from headrace.engine.protocol.states import JobStatus, StageState
 from headrace.engine.protocol.views import FailureView, JobView, StageView
 from headrace.state.files.memory import MemoryFileSystem
 from headrace.state.identifiers import JobId
 
 SETS = JobId("f" * 32)
-STAGE = StageView(3, "map -> count", "RUNNING", 8, 2, 4, 1, 70, 900, 1_000, (1, 2))
+STAGE = StageView(3, "map -> count", StageState.RUNNING, 8, 2, 4, 1, 70, 900, 1_000, (1, 2))
 
 
 def view(version, state="RUNNING", job_id=SETS, **more):
     ended_ms = 9_000 if JobStatus(state).is_terminal else None
-    return JobView(job_id, "sums", state, version, started_ms=1_000, ended_ms=ended_ms, **{"stages": (STAGE,), **more})
+    return JobView(
+        job_id, "sums", JobStatus(state), version, started_ms=1_000, ended_ms=ended_ms, **{"stages": (STAGE,), **more}
+    )
 
 
 class Driver:
@@ -92,7 +94,7 @@ def test_a_job_is_shown_as_its_program_tells_it(driver):
     found = driver.ask(FindJobManager(SETS))
     assert (found.address, found.details.plan, found.details.settings) == (None, "the plan", None)
     assert driver.spawned == [], "the program runs it, and nobody else"
-    done = view(2, "FINISHED", stages=(replace(STAGE, state="FINISHED"),))
+    done = view(2, "FINISHED", stages=(replace(STAGE, state=StageState.FINISHED),))
     assert driver.ask(ReportJob(JobDetails(done), "process 7")) == JobReported(is_canceled=False, is_kept=True)
     assert driver.job == done
 
@@ -133,7 +135,7 @@ def test_a_program_that_is_silent_has_failed_and_what_is_known_is_said(driver):
     seconds = LOOK_MS * MAX_SILENT_LOOKS // 1_000
     assert f"its program (process 7 on here) was not heard of for {seconds} seconds" in job.failure
     assert [failure.text for failure in job.failures] == [job.failure]
-    assert job.stages == (replace(STAGE, state="FAILED", num_running=0),)
+    assert job.stages == (replace(STAGE, state=StageState.FAILED, num_running=0),)
     driver.look()
     assert driver.timers == {}, "nobody is waited for any more"
 
@@ -169,7 +171,7 @@ def test_many_data_sets_push_no_stream_out_of_the_history(driver, monkeypatch):
     monkeypatch.setattr(archive, "MAX_ARCHIVED", 3)
     driver.ask(replace(submission(job_settings=settings()), job_id=JOB))
     found = driver.ask(FindJobManager(JOB))
-    driver.give(JobStatusChanged(JOB, found.epoch, replace(found.view, state="FINISHED", version=2)))
+    driver.give(JobStatusChanged(JOB, found.epoch, replace(found.view, state=JobStatus.FINISHED, version=2)))
     driver.give(HostTerminated(driver.spawned[0].host, "done"))
     ids = [JobId(f"{number:032x}") for number in range(5)]
     for number in ids:

@@ -40,6 +40,7 @@ from headrace.engine.functions.accumulators import (
 from headrace.engine.kernel.autoscaler_settings import AutoscalerSettings
 from headrace.engine.kernel.config import CheckpointSettings, JobSettings, RestartStrategy
 from headrace.engine.protocol.messages import SubmitJob
+from headrace.engine.protocol.states import JobStatus
 from headrace.engine.protocol.views import JobView
 from headrace.state.checkpoints import job_store
 from headrace.state.checkpoints.job_store import JobStore
@@ -71,7 +72,7 @@ TRAP = pickle.dumps(Trap(), 4)
 
 
 def view(**fields):
-    given = {"job_id": "j", "name": "n", "state": "FINISHED", "version": 1, "started_ms": 1, "ended_ms": None}
+    given = {"job_id": "j", "name": "n", "state": JobStatus.FINISHED, "version": 1, "started_ms": 1, "ended_ms": None}
     return JobView(**{**given, **fields})
 
 
@@ -143,7 +144,7 @@ def _views():
     hints = typing.get_type_hints(JobView)
     own = ("error", "accumulators", "job_id", "state", "backoff", "version")
     fields = {name: instances(hint) for name, hint in hints.items() if name not in own}
-    return st.builds(view, **fields, state=st.sampled_from(["FINISHED", "FAILED", "CANCELED"]))
+    return st.builds(view, **fields, state=st.sampled_from([JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED]))
 
 
 @given(_views())
@@ -160,7 +161,7 @@ def test_any_float_comes_back(number):
 # ------------------------------------------------------------------------------------------------- errors, accumulators
 def test_an_error_of_ours_comes_back_with_all_it_says():
     error = UserFunctionError("it failed", hint="mend it", operator="map", subtask=1, traceback="Traceback")
-    found = read_back(view(state="FAILED", error=error)).error
+    found = read_back(view(state=JobStatus.FAILED, error=error)).error
     assert type(found) is UserFunctionError
     assert (str(found), found.context) == (str(error), error.context)
 
@@ -169,13 +170,13 @@ def test_an_error_of_a_class_of_ones_own_is_the_nearest_of_ours():
     class Theirs(SinkFencedError):
         pass
 
-    found = read_back(view(state="FAILED", error=Theirs("taken", path="x", parts=("a", 1)))).error
+    found = read_back(view(state=JobStatus.FAILED, error=Theirs("taken", path="x", parts=("a", 1)))).error
     assert type(found) is SinkFencedError
     assert found.context == {"path": "x", "parts": "('a', 1)"}
 
 
 def test_of_another_error_the_text_stays():
-    found = read_back(view(state="FAILED", failure="ValueError: no", error=ValueError("no")))
+    found = read_back(view(state=JobStatus.FAILED, failure="ValueError: no", error=ValueError("no")))
     assert (found.failure, found.error) == ("ValueError: no", None)
 
 
@@ -295,7 +296,7 @@ def test_how_a_job_ended_is_stored_whatever_else_its_view_holds(monkeypatch, ope
     parts = {"x": (AccumulatorPart(operator, "theirs.Own", b"x" * 5_000),)}
     store = JobStore(MemoryFileSystem(), "c")
     error = JobFailedError("it failed", traceback="x" * 5_000)
-    store_end(store, Lease(), 1, view(state="FAILED", failure="it failed", error=error, accumulators=parts))
+    store_end(store, Lease(), 1, view(state=JobStatus.FAILED, failure="it failed", error=error, accumulators=parts))
     [stored] = recover_jobs(store, Lease(), 2)
     assert (stored.view.state, stored.view.failure) == ("FAILED", "it failed")
     assert "are not kept" in stored.view.history[-1][1]

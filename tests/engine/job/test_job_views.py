@@ -38,7 +38,7 @@ from headrace.engine.protocol.messages import (
     RequestSlots,
     WaitForJob,
 )
-from headrace.engine.protocol.states import JobStatus
+from headrace.engine.protocol.states import JobStatus, TaskState
 from headrace.engine.protocol.task_messages import (
     MetricsReported,
     ReportEmitted,
@@ -176,7 +176,7 @@ def test_a_job_is_told_as_far_as_it_is_asked_for():
 def test_totals_of_subtasks_are_complete_once_all_have_reported_and_over_once_all_have_ended():
     def one(state, at_ms, numbers):
         entered = {"DEPLOYING": at_ms, state: at_ms + 10} if state != "CREATED" else {}
-        return SubtaskView(0, state, 0, "", "", "", entered, numbers)
+        return SubtaskView(0, TaskState(state), 0, "", "", "", entered, numbers)
 
     report = {"records_in": 3, "records_out": 2, "busy_ms": 1.6, "backpressured_ms": 0, "elapsed_ms": 9}
     created, running, ended = one("CREATED", 0, {}), one("RUNNING", 5, report), one("FAILED", 2, report)

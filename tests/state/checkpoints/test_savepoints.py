@@ -9,7 +9,7 @@ import pytest
 from headrace.engine.checkpoint.io import collect_garbage, remove_checkpoints
 from headrace.state.checkpoints.manifest import CHECKPOINT, SAVEPOINT, Manifest, OperatorState
 from headrace.state.checkpoints.savepoints import delete_claimed, discard_folder, dispose_savepoint, savepoint_folder
-from headrace.state.checkpoints.snapshot import OperatorSnapshot, SnapshotPart
+from headrace.state.checkpoints.snapshot import FileKind, OperatorSnapshot, SnapshotPart
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import (
     CheckpointCorruptError,
@@ -26,7 +26,7 @@ ATTEMPT = ExecutionAttemptId(1, 0, VertexId("v"), 0)
 
 def publish(storage, checkpoint_id=1, kind=CHECKPOINT, job="job"):
     """A snapshot with one file; gives its manifest's place."""
-    part = SnapshotPart("items", "list", {}, lambda: b"content")
+    part = SnapshotPart("items", FileKind.LIST, {}, lambda: b"content")
     file = storage.data_files.write_part(checkpoint_id, ATTEMPT, UID, part)
     operator = OperatorState(UID, "Count", 1, 16, (OperatorSnapshot(UID, 0, (file,)),))
     return storage.publish(Manifest(job, "a job", checkpoint_id, 1, 5, (operator,), kind=kind), 1)
@@ -190,7 +190,7 @@ def test_a_claimed_checkpoint_takes_the_folder_of_its_job_along(own):
     earlier = CheckpointStorage.open("memory://claims/checkpoints", "earlier")
     for checkpoint_id in (1, 2, 3):
         place = publish(earlier, checkpoint_id)
-    earlier.data_files.write_part(9, ATTEMPT, UID, SnapshotPart("late", "list", {}, lambda: b"garbage"))
+    earlier.data_files.write_part(9, ATTEMPT, UID, SnapshotPart("late", FileKind.LIST, {}, lambda: b"garbage"))
     delete_claimed(place)
     assert not [path for path in earlier.fs.files if path.startswith(earlier.root)]
 

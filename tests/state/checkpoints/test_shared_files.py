@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.checkpoint.io import collect_garbage
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
-from headrace.state.checkpoints.snapshot import OperatorSnapshot, SnapshotPart
+from headrace.state.checkpoints.snapshot import FileKind, OperatorSnapshot, SnapshotPart
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError, StorageError
 from headrace.state.files.local_directories import LocalDirectory, LocalFile
@@ -65,7 +65,7 @@ class Task:
                 file.write(f"content of {name}")
             local = LocalFile(path, self.directory)
             metadata = {"name": name, "key_groups": [0, 15]}
-            part = SnapshotPart("(database)", "rocksdb", metadata, local.read, local, known.get(name))
+            part = SnapshotPart("(database)", FileKind.DATABASE, metadata, local.read, local, known.get(name))
             files.append(self.store.data_files.write_part(checkpoint_id, self.attempt, UID, part))
         self.known[checkpoint_id] = {file.metadata["name"]: file for file in files}
         return tuple(files)
@@ -136,7 +136,7 @@ def test_ids_of_shared_files_are_not_used_again(store, directory):
 
 def test_a_local_file_that_is_gone_is_an_error_of_storage(store, directory):
     local = LocalFile(f"{directory.path}/none", directory)
-    part = SnapshotPart("(database)", "rocksdb", {"name": "none"}, local.read, local)
+    part = SnapshotPart("(database)", FileKind.DATABASE, {"name": "none"}, local.read, local)
     with pytest.raises(StorageError, match="could not copy"):
         store.data_files.write_part(1, ExecutionAttemptId(1, 0, VertexId("v"), 0), UID, part)
 
@@ -307,7 +307,7 @@ def test_operators_of_one_chain_restore_into_one_directory(store, directory, tmp
         (tmp_path / operator).mkdir()
         (tmp_path / operator / "8.sst").write_text(operator)
         local = LocalFile(str(tmp_path / operator / "8.sst"), directory)
-        part = SnapshotPart("(database)", "rocksdb", {"name": "8.sst"}, lambda: b"", local)
+        part = SnapshotPart("(database)", FileKind.DATABASE, {"name": "8.sst"}, lambda: b"", local)
         files.append(store.data_files.write_part(1, attempt, OperatorId(operator), part))
     parts = [store.data_files.restore_part(file, 0, directory) for file in files]
     assert [part.file.read() for part in parts] == [b"first", b"second"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.state.backends.heap.backend import HeapKeyedStateBackend, HeapOperatorStateBackend
 from headrace.state.checkpoints.assignment import assign_restore, unmatched_operators
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
-from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart, SnapshotPart, StateFile
+from headrace.state.checkpoints.snapshot import FileKind, OperatorSnapshot, RestoredPart, SnapshotPart, StateFile
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import (
     CheckpointCorruptError,
@@ -47,7 +47,7 @@ def attempt(subtask=0, epoch=1, number=0):
     return ExecutionAttemptId(epoch, number, VertexId("v"), subtask)
 
 
-def part(state="items", kind="list", data=b"content", **metadata):
+def part(state="items", kind=FileKind.LIST, data=b"content", **metadata):
     return SnapshotPart(state, kind, metadata, lambda: data)
 
 
@@ -72,7 +72,7 @@ def published(storage, checkpoint_id=1, epoch=1):
 
 # --------------------------------------------------------------------------------------------------------- round trip
 def test_a_published_checkpoint_is_loaded_and_verified(storage):
-    manifest = manifest_of(storage, parts=(part(), part("counts", "keyed", b"keyed", key_groups=[3, 9])))
+    manifest = manifest_of(storage, parts=(part(), part("counts", FileKind.KEYED, b"keyed", key_groups=[3, 9])))
     path = storage.publish(manifest, 1)
     assert storage.load(1) == storage.load(path) == storage.load("manifests/chk-1.json") == manifest
     storage.verify(manifest)
@@ -579,8 +579,8 @@ def test_state_comes_back_whole_at_any_parallelism(counts, before, after):
 
 
 def test_a_subtask_reads_only_files_of_its_key_groups(storage):
-    keyed = StateFile("chk-1/a", 1, "0" * 64, "t", "keyed", {}, (0, 7))
-    listed = StateFile("chk-1/b", 1, "0" * 64, "l", "list")
+    keyed = StateFile("chk-1/a", 1, "0" * 64, "t", FileKind.KEYED, {}, (0, 7))
+    listed = StateFile("chk-1/b", 1, "0" * 64, "l", FileKind.LIST)
     state = OperatorState(UID, "c", 1, 16, (OperatorSnapshot(UID, 0, (keyed, listed)),))
     manifest = Manifest("job", "n", 1, 1, 0, (state,))
     files = [assign_restore(manifest, "r", [(UID, 16)], subtask, 2).operators[UID][0].files for subtask in (0, 1)]

@@ -27,7 +27,7 @@ from headrace.cli import main
 from headrace.engine.errors import StateQueryError
 from headrace.jobs.snapshots import Snapshot
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
-from headrace.state.checkpoints.snapshot import CHANNEL_KIND, OperatorSnapshot, SnapshotPart
+from headrace.state.checkpoints.snapshot import FileKind, OperatorSnapshot, SnapshotPart
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointMismatchError, ConfigurationError, TypeMismatchError
 from headrace.state.identifiers import ExecutionAttemptId, OperatorId, VertexId
@@ -262,7 +262,7 @@ def test_records_in_flight_are_no_state_and_cannot_be_edited(kits, tmp_path):
     class InFlight:
         def snapshot(self):
             facts = {"exchange": "a->b", "side": "input", "target": OPERATOR, "consumers": [0]}
-            return [SnapshotPart("input a->b", CHANNEL_KIND, facts, lambda: b"records")]
+            return [SnapshotPart("input a->b", FileKind.CHANNEL, facts, lambda: b"records")]
 
     kit = kits["heap"]
     folder = folder_of(kit, [*spread(kit, fill(ValueStateDescriptor("v"), {(None, 1): 5}), 1), InFlight()], tmp_path)

@@ -34,7 +34,7 @@ from headrace.state.checkpoints.data_files import DataFiles
 from headrace.state.checkpoints.job_store import JobStore
 from headrace.state.checkpoints.leases import FileLease, LeaderRecord, LeaseState
 from headrace.state.checkpoints.manifest import Manifest, OperatorState
-from headrace.state.checkpoints.snapshot import OperatorSnapshot, RestoredPart, StateFile
+from headrace.state.checkpoints.snapshot import FileKind, OperatorSnapshot, RestoredPart, StateFile
 from headrace.state.checkpoints.storage import CheckpointStorage
 from headrace.state.errors import CheckpointCorruptError, CheckpointMismatchError, DamagedFileError, StorageError
 from headrace.state.files.filesystem import filesystem_for
@@ -515,7 +515,7 @@ def test_rows_in_flight_are_typed_and_those_of_version_1_are_read():
     assert b"\x80\x04" not in logged.rows
     old = logged._replace(rows=pickle.dumps(rows, 4))
     data = channel_state._write([logged, old])
-    found = channel_state._read(RestoredPart("in", "channel", {}, data, 0))
+    found = channel_state._read(RestoredPart("in", FileKind.CHANNEL, {}, data, 0))
     assert [(consumer, batch.rows) for consumer, batch in found] == [(3, rows), (3, rows)]
 
 
@@ -528,7 +528,7 @@ def test_a_folder_of_checkpoints_opens_nothing_in_the_job_manager(form):
     pickled = pickle.dumps(fuzz_seeds.Canary(), 4)
     file = "chk-1/op/0.arrow"
     storage.fs.write_bytes(f"{storage.root}/{file}", pickled)
-    part = StateFile(file, len(pickled), hashlib.sha256(pickled).hexdigest(), "s", "list", {}, None)
+    part = StateFile(file, len(pickled), hashlib.sha256(pickled).hexdigest(), "s", FileKind.LIST, {}, None)
     operator = OperatorState("op", "op", 1, 128, (OperatorSnapshot("op", 0, (part,)),))
     text = base64.b64encode(pickled).decode()
     rows = [(OperatorId("op"), 0, ("id", [fuzz_seeds.Canary()]))]
