@@ -149,8 +149,6 @@ CIRCLES = (
     ),
     # A function is opened with a RuntimeContext, which refuses state whose own function wants to be opened.
     ("engine/functions", ("contract", "life", "runtime_context")),
-    # The cache holds rows and has them written and forgotten; rows tell it what is added to them.
-    ("state/backends/rocksdb", ("cache", "rows")),
 )  # fmt: skip
 """The only modules that import each other, one of them for types or in functions: room, names, and above them why."""
 

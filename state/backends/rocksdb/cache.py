@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...errors import HeadraceError, InternalError, TypeMismatchError
 from ...keys.hashing import hash_key, hash_keys
@@ -24,10 +24,7 @@ from ...values.sharing import shown, types_of
 from .database import Database, SlotMemory, new_batch
 from .row_encoding import encode_key, encode_key_with_classes, encode_keys
 
-if TYPE_CHECKING:
-    from .rows import RowFormat, Rows
-
-__all__ = ["ABSENT", "MAX_DIRTY_ENTRIES", "RowPool", "estimated_bytes"]
+__all__ = ["ABSENT", "MAX_DIRTY_ENTRIES", "CachedRows", "RowPool", "estimated_bytes"]
 
 ABSENT: Any = object()
 """In a cache: there is no such entry."""
@@ -65,6 +62,56 @@ def estimated_bytes(value: Any, depth: int = 4) -> int:
     return size
 
 
+class _Named(Protocol):
+    """The state that rows are of."""
+
+    state: str
+
+
+class CachedRows(Protocol):
+    """Rows as the cache knows them; `headrace.state.backends.rocksdb.rows.Rows` are what there is.
+
+    Attributes:
+        is_active: Whether the cache knows of them, which it does while there are cached entries.
+    """
+
+    is_active: bool
+
+    @property
+    def format(self) -> _Named:
+        """What all rows of their state have in common."""
+
+    @property
+    def num_cached(self) -> int:
+        """How many entries are cached."""
+
+    @property
+    def num_dirty(self) -> int:
+        """How many of them are to be written."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there is something to write."""
+
+    def activated(self) -> None:
+        """Note that the cache knows of them from now on."""
+
+    def deactivated(self) -> None:
+        """Note that the cache has let go of them."""
+
+    def write_into(self, batch: Any) -> None:
+        """Add what is dirty to a batch of writes."""
+
+    def flushed(self) -> None:
+        """What was dirty is in the database."""
+
+    def turned(self) -> None:
+        """What was dirty is in the database, and is what stays cached."""
+
+    def forget_cached(self) -> None:
+        """Forget all that is cached."""
+
+
 class RowPool:
     """The cache of one database.
 
@@ -92,7 +139,7 @@ class RowPool:
         self._max_entries = max_entries
         self._max_dirty = max_entries or MAX_DIRTY_ENTRIES
         # Rows with cached entries; insertion order. Nothing else keeps them.
-        self.active: dict[int, Rows] = {}
+        self.active: dict[int, CachedRows] = {}
         # Accesses that may have added an entry until the next check, of how many; the others since the last count. And
         # how many entries were cached and dirty then.
         self.left = 0
@@ -172,7 +219,7 @@ class RowPool:
         return encode_keys(keys) if _DIRECT.issuperset(types_of(keys)) else list(map(self.encoded, keys))
 
     # ---------------------------------------------------------------------------------------------------------- memory
-    def check(self, rows: Rows, key: Any, value: Any) -> None:
+    def check(self, rows: CachedRows, key: Any, value: Any) -> None:
         """See that there are not too many, as entries have been added. ``rows`` is about to have or has this one."""
         if not rows.is_active:
             rows.is_active = True
@@ -241,25 +288,25 @@ class RowPool:
         for rows in self.active.values():
             rows.flushed()
 
-    def flush_state(self, row_format: RowFormat) -> None:
+    def flush_state(self, row_format: _Named) -> None:
         """Flush as `flush` does, of one state."""
         dirty = [rows for rows in self.active.values() if rows.format is row_format and rows.is_dirty]
         self._write(dirty)
         for rows in dirty:
             rows.flushed()
 
-    def forget(self, rows: Rows) -> None:
+    def forget(self, rows: CachedRows) -> None:
         """Forget rows that have been dropped."""
         rows.forget_cached()
         if rows.is_active:
             self._deactivate(rows)
 
-    def _deactivate(self, rows: Rows) -> None:
+    def _deactivate(self, rows: CachedRows) -> None:
         rows.is_active = False
         del self.active[id(rows)]
         rows.deactivated()
 
-    def _write(self, written: Iterable[Rows]) -> None:
+    def _write(self, written: Iterable[CachedRows]) -> None:
         batch = new_batch()
         state = ""
         for rows in written:
