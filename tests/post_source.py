@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import cloudpickle
 
@@ -14,7 +15,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Post:
-    """Queues of letters; what a connection was given is given to others once that is closed. It may be away."""
+    """Queues of letters; what a connection was given is given to others once that is closed. It may be away.
+
+    Connections may be of different threads.
+    """
 
     posts = {}
 
@@ -24,31 +28,37 @@ class Post:
         self.open = {}
         self.num_connections = 0
         self.is_away = False
+        self.lock = threading.RLock()
         self.posts[name] = self
 
     def send(self, letters):
-        for letter in letters:
-            self.queues[letter % len(self.queues)].append(letter)
+        with self.lock:
+            for letter in letters:
+                self.queues[letter % len(self.queues)].append(letter)
 
     def connect(self):
-        self.num_connections += 1
-        self.open[self.num_connections] = []
-        return self.num_connections
+        with self.lock:
+            self.num_connections += 1
+            self.open[self.num_connections] = []
+            return self.num_connections
 
     def take(self, connection, queue, number):
-        self.check(connection)
-        given, self.queues[queue] = self.queues[queue][:number], self.queues[queue][number:]
-        self.open[connection] += [(queue, letter) for letter in given]
-        return given
+        with self.lock:
+            self.check(connection)
+            given, self.queues[queue] = self.queues[queue][:number], self.queues[queue][number:]
+            self.open[connection] += [(queue, letter) for letter in given]
+            return given
 
     def acknowledge(self, connection, letters):
-        self.check(connection)
-        done = set(letters)
-        self.open[connection] = [one for one in self.open[connection] if one[1] not in done]
+        with self.lock:
+            self.check(connection)
+            done = set(letters)
+            self.open[connection] = [one for one in self.open[connection] if one[1] not in done]
 
     def close(self, connection):
-        for queue, letter in reversed(self.open.pop(connection, [])):
-            self.queues[queue].insert(0, letter)
+        with self.lock:
+            for queue, letter in reversed(self.open.pop(connection, [])):
+                self.queues[queue].insert(0, letter)
 
     def check(self, connection):
         if self.is_away or connection not in self.open:
@@ -56,12 +66,14 @@ class Post:
             raise SourceError(message)
 
     def num_left(self):
-        return sum(map(len, self.queues)) + sum(map(len, self.open.values()))
+        with self.lock:
+            return sum(map(len, self.queues)) + sum(map(len, self.open.values()))
 
     def stop(self):
-        self.is_away = True
-        for connection in list(self.open):
-            self.close(connection)
+        with self.lock:
+            self.is_away = True
+            for connection in list(self.open):
+                self.close(connection)
 
     def start(self):
         self.is_away = False
