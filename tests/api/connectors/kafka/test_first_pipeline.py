@@ -1,7 +1,7 @@
-"""The page for newcomers, `docs/guide/kafka-first.md`, as it stands: its commands in one shell, its programs as files,
-in Python and in SQL; the job is killed, and goes on.
+"""The page for newcomers, `docs/guide/kafka-first.md`: its programs, in Python and in SQL, give what it shows.
 
-Kafka's own commands make the topics, write the orders and read the totals; only the broker is another one.
+In campaigns the page runs as it stands: its commands in one shell, its programs as files; the job is killed, and goes
+on. Kafka's own commands make the topics, write the orders and read the totals; only the broker is another one.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sysconfig
 
 import pytest
+from campaigns import campaign
 from kafka_server import kafka_server  # noqa: F401 - a fixture
-from test_documentation import GUIDE, blocks_of, lines
+from test_documentation import GUIDE, blocks_of, lines, namespace  # noqa: F401 - a fixture
+
+from headrace.table import TableEnvironment
 
 PAGE = GUIDE / "kafka-first.md"
 PROGRAMS = {"python": "totals.py", "sql": "totals.sql"}
@@ -44,8 +48,38 @@ def topics(kafka_server):  # noqa: F811
         kafka_server.delete_topic(topic)
 
 
-@pytest.mark.timeout(400)
+def started(language, program, names):
+    """The job of a program of the page, which runs on."""
+    if language == "python":
+        exec(program.replace("env.execute(", "client = env.execute_async("), names)
+        return names["client"]
+    tables = TableEnvironment.create(actor_system="local")
+    results = tables.execute_script("SET 'table.dml-sync' = 'false';" + program)
+    names["env"] = tables.stream_environment
+    return results[-1].get_job_client()
+
+
 @pytest.mark.parametrize("language", sorted(PROGRAMS))
+def test_the_programs_give_what_is_shown(language, kafka_server, topics, namespace):  # noqa: F811
+    text = PAGE.read_text(encoding="utf-8").replace("localhost:9092", kafka_server.address)
+    blocks = blocks_of(text)
+    for topic, num_partitions in zip(topics, (2, 1), strict=True):
+        kafka_server.create_topic(num_partitions, topic)
+    orders = next(block.text for block in blocks if block.language == "bash")
+    kafka_server.produce("orders", re.findall(r"^\{.*\}$", orders, re.MULTILINE), partition=0)
+    (program,) = (block.text for block in blocks if block.language == language)
+    shown = next(lines(block.text) for block in blocks if block.language == "text")
+    client = started(language, program, namespace)
+    found = []
+    while len(found) < len(shown):
+        assert client.view().state not in ("FAILED", "FINISHED"), client.view().failures
+        found = [message.value().decode() for message in kafka_server.committed("totals")]
+    client.cancel()
+    assert found == shown
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("language", [campaign(language) for language in sorted(PROGRAMS)])
 def test_a_newcomers_pipeline_is_killed_and_goes_on(language, kafka_server, topics, tmp_path):  # noqa: F811
     text = PAGE.read_text(encoding="utf-8").replace("localhost:9092", kafka_server.address)
     blocks = blocks_of(text)
