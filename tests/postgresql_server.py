@@ -75,10 +75,9 @@ class PostgresqlServer(ServerProcess):
         process, self._process = self._process, None
         if process is None:
             return
-        backends = [_handle(pid) for pid in _children(process.pid)]  # each has a session of its own
         process.kill()
         process.wait(STOP_TIMEOUT_S)
-        for backend in filter(None, backends):
+        for backend in filter(None, map(_handle, self._processes())):
             with os.fdopen(backend, closefd=True) as handle:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(backend, signal.SIGKILL)
@@ -87,10 +86,17 @@ class PostgresqlServer(ServerProcess):
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all its processes."""
-        if self._process is not None:
-            for pid in (self._process.pid, *_children(self._process.pid)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+        for pid in self._processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _processes(self) -> list[int]:
+        """The server and its backends, which each have a session of their own, and all run in the folder of the data.
+
+        A backend may outlive, for a moment, a server that somebody else has killed.
+        """
+        data = os.path.realpath(self._directory / "data")
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _folder(pid) == data]
 
     def restart(self) -> None:
         """Kill it and start it again."""
@@ -108,6 +114,12 @@ class PostgresqlServer(ServerProcess):
         with self.connect() as connection:
             return connection.execute(query).fetchall()
 
+    def seen_by_psql(self, query: str) -> list[str]:
+        """What PostgreSQL's own command sees: rows, as lines of JSON in the order of the columns."""
+        question = f"SELECT row_to_json(found) FROM ({query}) AS found"
+        command = self._command(["psql", "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", question, self.url])
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
     def clear(self) -> None:
         """Drop all tables; who may look into the schema stays as it was."""
         self.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "GRANT USAGE ON SCHEMA public TO PUBLIC")
@@ -119,16 +131,12 @@ class PostgresqlServer(ServerProcess):
                 connection.execute(statement)
 
 
-def _parent(pid: int) -> int:
-    """The parent of a process; 0 if it is no more."""
+def _folder(pid: int) -> str | None:
+    """In which a process runs; None if it is no more."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-
-
-def _children(pid: int) -> list[int]:
-    return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(child) == pid]
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return None
 
 
 def _handle(pid: int) -> int | None:
@@ -154,9 +162,8 @@ def _unprivileged() -> str | None:
     return next((name for name in ("postgres", "nobody") if name in names), None)
 
 
-@pytest.fixture(scope="session")
-def postgresql(request: pytest.FixtureRequest) -> PostgresqlServer:
-    """One server for all tests of a process; each makes tables of its own, or drops what is there."""
+def new_server(directory: Path) -> PostgresqlServer:
+    """A server with nothing in it, to be started; skips the test if there is none."""
     need_client("psycopg", "psycopg")
     binaries = _binaries()
     if binaries is None:
@@ -164,4 +171,10 @@ def postgresql(request: pytest.FixtureRequest) -> PostgresqlServer:
     user = _unprivileged()
     if os.geteuid() == 0 and user is None:
         pytest.skip("PostgreSQL does not run as root, and there is nobody else")
-    return the_one("postgresql", request, lambda directory: PostgresqlServer(binaries, directory, user))
+    return PostgresqlServer(binaries, directory, user)
+
+
+@pytest.fixture(scope="session")
+def postgresql(request: pytest.FixtureRequest) -> PostgresqlServer:
+    """One server for all tests of a process; each makes tables of its own, or drops what is there."""
+    return the_one("postgresql", request, new_server)

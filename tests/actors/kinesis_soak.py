@@ -26,6 +26,7 @@ from server_soak import (
     expected_counts,
     finish_when,
     judge,
+    lines_in,
     main,
     make_row,
     num_records_of,
@@ -93,19 +94,14 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("500 ms").with_timestamp_assigner("ts")
         count_in_windows(env.from_source(source, strategy, "numbers"), FileSink.json_lines(out), directory)
 
-    def lines() -> list[str]:
-        """The counts, those of a key by window: files have no order among them."""
-        found = [line for path in out.glob("part-*") for line in path.read_text().splitlines()]
-        return sorted(found, key=lambda line: json.loads(line)["window"])
-
     producer = Producer(resharded.write, num_records, RATE)
     try:
-        finish = finish_when(lambda: len(lines()), len(expected), directory)
+        finish = finish_when(lambda: len(lines_in(out)), len(expected), directory)
         figures = run_job(server, producer, build, finish, options, directory)
     finally:
         server.kill()
     figures |= {"records": num_records, "reshardings": resharded.num_reshardings, "retries": producer.num_retries}
-    return {**figures, **judge(lines(), expected)}
+    return {**figures, **judge(lines_in(out), expected)}
 
 
 if __name__ == "__main__":

@@ -129,6 +129,12 @@ def judge(lines: Iterable[str], expected: Counter[tuple[int, int]]) -> dict[str,
     }
 
 
+def lines_in(folder: Path) -> list[str]:
+    """The counts in files, those of a key by window: files have no order among them."""
+    found = [line for path in folder.glob("part-*") for line in path.read_text().splitlines()]
+    return sorted(found, key=lambda line: json.loads(line)["window"])
+
+
 def finish_when(num_there: Callable[[], int], num_wanted: int, directory: Path) -> Callable[[Any], None]:
     """Have a job without end stop once all is there, some checkpoints later: what is doubled may come behind.
 
@@ -266,6 +272,7 @@ def main(
     parser.add_argument("--state-backend", choices=("heap", "rocksdb"), default="heap")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="headrace-soak-", dir="/tmp"))
+    directory.chmod(0o755)  # some servers run as somebody else
     try:
         figures = soak(options, directory)
     finally:
