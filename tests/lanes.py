@@ -60,6 +60,9 @@ ALSO_OF = {
 }
 """By lane, files of the product that belong to it although its name is not in their path."""
 
+SOAKS = TESTS / "actors" / "test_server_soaks.py"
+"""Campaigns of many lanes, which it knows by their names."""
+
 TAIL_OF_A_FAILURE = 8_000
 """How many characters of the output of a lane that fails are shown."""
 
@@ -154,7 +157,8 @@ def run_lane(lane: str, with_campaigns: bool) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--lane", lane, f"--junitxml={report}"]
-        command += ["-m", "" if with_campaigns else "not campaign", *map(str, modules_of(lane))]
+        modules = [*modules_of(lane), *([SOAKS] if with_campaigns else [])]
+        command += ["-m", "" if with_campaigns else "not campaign", *map(str, modules)]
         done = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
         )
