@@ -83,6 +83,12 @@ class MariadbServer(ServerProcess):
             for statement in statements:
                 cursor.execute(statement)
 
+    def seen_by_cli(self, query: str) -> list[str]:
+        """What MariaDB's own command sees: the lines of a query that gives one text a row."""
+        command = ["mariadb", "--no-defaults", "-h127.0.0.1", f"-P{self.port}", "-uheadrace", f"-p{self.password}"]
+        command += ["--batch", "--raw", "--skip-column-names", "-e", query, "shop"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
     def clear(self) -> None:
         """Drop all tables."""
         self.execute("DROP DATABASE shop", "CREATE DATABASE shop")
@@ -96,13 +102,18 @@ def _unprivileged() -> str | None:
     return next((name for name in ("mysql", "nobody") if name in names), None)
 
 
-@pytest.fixture(scope="session")
-def mariadb(request: pytest.FixtureRequest) -> MariadbServer:
-    """One server for all tests of a process; each makes tables of its own, or drops what is there."""
+def new_server(directory: Path) -> MariadbServer:
+    """A server with nothing in it, to be started; skips the test if there is none."""
     need_client("pymysql", "PyMySQL")
     if shutil.which("mariadbd") is None or shutil.which("mariadb-install-db") is None:
         pytest.skip("there is no MariaDB server on this machine (Debian: mariadb-server-core, mariadb-client-core)")
     user = _unprivileged()
     if os.geteuid() == 0 and user is None:
         pytest.skip("MariaDB does not run as root, and there is nobody else")
-    return the_one("mariadb", request, lambda directory: MariadbServer(directory, user))
+    return MariadbServer(directory, user)
+
+
+@pytest.fixture(scope="session")
+def mariadb(request: pytest.FixtureRequest) -> MariadbServer:
+    """One server for all tests of a process; each makes tables of its own, or drops what is there."""
+    return the_one("mariadb", request, new_server)

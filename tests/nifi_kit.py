@@ -61,6 +61,7 @@ class NiFi:
         self.cuts = 0
         self.other_ports: list[int] = []
         self._server: ThreadingHTTPServer | None = None
+        self.is_away = True
         self.start()
 
     @property
@@ -86,10 +87,12 @@ class NiFi:
         if self._tls is not None:
             self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self.is_away = False
 
     def stop(self) -> None:
         """Be away; what is in queues stays."""
         assert self._server is not None
+        self.is_away = True
         self._server.shutdown()
         self._server.server_close()
 
@@ -190,6 +193,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_arguments: Any) -> None:
         pass
+
+    def parse_request(self) -> bool:
+        """One that comes over a connection of before is not heard while the server is away."""
+        self.close_connection = self.site.is_away
+        return not self.site.is_away and super().parse_request()
 
     def answer(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -23,7 +24,10 @@ class _Server:
         self._directory = directory
         self._rows: dict[str, list[Any]] = defaultdict(list)
         for file in directory.glob("*.rows"):
-            self._rows[file.stem] = [json.loads(line) for line in file.read_text().splitlines()]
+            text = file.read_bytes()
+            size = text.rfind(b"\n") + 1  # what was being written when this server died was not confirmed
+            os.truncate(file, size)
+            self._rows[file.stem] = [json.loads(line) for line in text[:size].splitlines()]
         self._changed = asyncio.Condition()
         # How often a name was connected to.
         self._num_connections: Counter[str] = Counter()
@@ -56,6 +60,8 @@ class _Server:
     async def _put(self, connection: Any, name: str, options: dict[str, str]) -> None:
         async for message in connection:
             rows = json.loads(message)
+            if "at" in options:  # the number of the first of them: those that are there are not put again
+                rows = rows[max(0, len(self._rows[name]) - int(options["at"])) :]
             with (self._directory / f"{name}.rows").open("a") as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
             async with self._changed:

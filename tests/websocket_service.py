@@ -52,9 +52,10 @@ class WebSocketService(ServerProcess):
     def new_name(self) -> str:
         return uuid.uuid4().hex[:12]
 
-    def put(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Put records behind others of a name."""
-        assert self.ask(f"/put/{name}", [json.dumps(list(rows))]) == ["kept"]
+    def put(self, name: str, rows: Sequence[dict[str, Any]], at: int | None = None) -> None:
+        """Put records behind others of a name; with the number of the first, those that are there already stay."""
+        options = "" if at is None else f"?at={at}"
+        assert self.ask(f"/put/{name}{options}", [json.dumps(list(rows))]) == ["kept"]
 
     def taken(self, name: str) -> list[str]:
         """What it was sent, in its order."""

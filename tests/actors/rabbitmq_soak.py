@@ -1,8 +1,9 @@
 """RabbitMQ to RabbitMQ on Ray, while processes die: ``python tests/actors/rabbitmq_soak.py --faults 30``.
 
-Numbers come from two queues, by correlation id, and from two streams; counts go into a stream, exactly once
-(``tests/actors/server_soak.py`` says what dies). RabbitMQ's own client of streams reads the counts, pika what is left
-in the queues, which must be nothing. Needs Debian's ``rabbitmq-server``.
+Numbers come from two queues, by correlation id, and from two streams; counts go into a stream, exactly once, or with
+``--into queue`` into a queue, at least once (``tests/actors/server_soak.py`` says what dies). RabbitMQ's own client of
+streams reads the counts, or pika, for which one that comes again is the same, and counted as written again; pika reads
+what is left in the queues of numbers, too, which must be nothing. Needs Debian's ``rabbitmq-server``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ from server_soak import (
 )
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
-from headrace.connectors.rabbitmq import JsonMessages, RabbitQueueSource, RabbitStreamSink, RabbitStreamSource
+from headrace.connectors.rabbitmq import (
+    JsonMessages,
+    RabbitQueueSink,
+    RabbitQueueSource,
+    RabbitStreamSink,
+    RabbitStreamSource,
+)
 from headrace.connectors.rabbitmq.protocol.address import STREAM_PORT, Address
 from headrace.connectors.rabbitmq.protocol.amqp10 import message_of
 from headrace.connectors.rabbitmq.protocol.stream_client import StreamConnection
@@ -55,7 +62,9 @@ def _soak(server: RabbitmqServer, options: argparse.Namespace, directory: Path) 
     expected = expected_counts(num_records, RATE)
     queues = [server.new_queue() for _ in range(2)]
     streams = [server.new_stream() for _ in range(2)]
-    target = server.new_stream()
+    into_queue = options.into == "queue"
+    taken: list[str] = []
+    target = server.new_queue() if into_queue else server.new_stream()
     address = Address.of(server.stream_url, "rabbitmq-stream", STREAM_PORT)
 
     def write(first: int, last: int) -> None:
@@ -78,9 +87,21 @@ def _soak(server: RabbitmqServer, options: argparse.Namespace, directory: Path) 
         of_queues = RabbitQueueSource(server.url, queues, value=JsonMessages(NUMBERS), prefetch=50_000)
         of_streams = RabbitStreamSource(server.stream_url, streams, value=JsonMessages(NUMBERS))
         numbers = env.from_source(of_queues, strategy, "queues").union(env.from_source(of_streams, strategy, "streams"))
-        count_in_windows(numbers, RabbitStreamSink(server.stream_url, target, value=JsonMessages(COUNTS)), directory)
+        if into_queue:
+            count_in_windows(numbers, RabbitQueueSink(server.url, target, value=JsonMessages(COUNTS)), None)
+        else:
+            sink = RabbitStreamSink(server.stream_url, target, value=JsonMessages(COUNTS))
+            count_in_windows(numbers, sink, directory)
+
+    def lines() -> list[str]:
+        if not into_queue:
+            return [body.decode() for body in server.streamed(target)]
+        taken.extend(body.decode() for body in server.left(target))  # nothing dies any more
+        return list(dict.fromkeys(taken))
 
     def num_there() -> int:
+        if into_queue:
+            return len(lines())
         connection = StreamConnection(address)
         connection.subscribe(0, target, "last", 0, 1)
         chunk = connection.receive(2)
@@ -89,16 +110,17 @@ def _soak(server: RabbitmqServer, options: argparse.Namespace, directory: Path) 
 
     producer = Producer(write, num_records, RATE)
     finish = finish_when(num_there, len(expected), directory)
-    figures = run_job(server, producer, build, finish, options, directory)
-    lines = [body.decode() for body in server.streamed(target)]
+    figures = run_job(server, producer, build, finish, options, directory, commits=not into_queue)
+    judged = judge(lines(), expected)
     return {
         **figures,
         "records": num_records,
         "retries of the producer": producer.num_retries,
         "left in the queues": sum(len(server.left(queue)) for queue in queues),
-        **judge(lines, expected),
+        "written again": max(0, len(taken) - judged["windows"]),
+        **judged,
     }
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, soak, ["left in the queues"]))
+    sys.exit(main(__doc__, soak, ["left in the queues"], {"into": ("stream", "queue")}))

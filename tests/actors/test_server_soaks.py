@@ -16,21 +16,27 @@ SOAKS = {
     "hbase, numbers of the sink": ["hbase_soak.py", "--order", "sink"],
     "http": ["http_soak.py"],
     "kafka": ["kafka_soak.py"],
-    "kinesis": ["kinesis_soak.py"],
     "kafka, open transactions": ["kafka_soak.py", "--staging", "transaction"],
+    "kinesis": ["kinesis_soak.py"],
+    "mariadb": ["mariadb_soak.py"],
+    "mariadb, staged in a table": ["mariadb_soak.py", "--staging", "table"],
     "mongodb": ["mongodb_soak.py"],
     "mongodb, numbers of the sink": ["mongodb_soak.py", "--order", "sink"],
     "mqtt": ["mqtt_soak.py"],
+    "nifi": ["nifi_soak.py"],
     "opensearch": ["opensearch_soak.py"],
+    "postgresql": ["postgres_soak.py"],
     "pulsar": ["pulsar_soak.py"],
     "rabbitmq": ["rabbitmq_soak.py"],
+    "rabbitmq, into a queue": ["rabbitmq_soak.py", "--into", "queue"],
     "redis": ["redis_soak.py"],
+    "websocket": ["websocket_soak.py"],
 }
 
 
 def lane_of(name):
-    """The server of a soak; HTTP's is in each run."""
-    return None if name == "http" else name.partition(",")[0]
+    """The server of a soak; those of HTTP, NiFi and WebSocket are in each run."""
+    return None if name in ("http", "nifi", "websocket") else name.partition(",")[0]
 
 
 @pytest.mark.parametrize("name", [campaign(name, lane=lane_of(name)) for name in SOAKS])
