@@ -120,7 +120,7 @@ class System(Protocol):
         ...
 
     def elapsed_ms(self) -> int:
-        """Milliseconds of a clock that does not go back."""
+        """Return milliseconds of a clock that does not go back."""
         ...
 
     def run_in_background(self) -> None:

@@ -183,7 +183,7 @@ def _command_on_ray(command: Callable[[str, str], list[str]], name: str) -> list
 
 
 def list_clusters(address: str | None = None) -> list[Cluster]:
-    """Connections to all Headrace clusters on a running Ray cluster.
+    """Return connections to all Headrace clusters on a running Ray cluster.
 
     Closing the first ends the connection to Ray, if it was made here.
 

@@ -61,7 +61,7 @@ def _existing(path: Path) -> Path:
 
 # -------------------------------------------------------------------------------------------------------------- memory
 def memory_of(root: Path) -> tuple[int, int]:
-    """Memory in all and available, bytes; 0 where nothing says so.
+    """Return memory in all and available, bytes; 0 where nothing says so.
 
     Args:
         root: The directory that ``proc`` and ``sys`` are in.

@@ -55,19 +55,19 @@ class HostSystem(Protocol):
         ...
 
     def clock(self) -> int:
-        """Epoch milliseconds UTC."""
+        """Return epoch milliseconds UTC."""
         ...
 
     def monotonic_ms(self, host: str) -> int:
-        """Milliseconds of a host's clock that never goes back and does not stop; another one on each machine."""
+        """Return milliseconds of a host's clock that never goes back and does not stop; another one on each machine."""
         ...
 
     def stopwatch_us(self, host: str) -> int:
-        """Microseconds of a clock that only tells how long work of the calling thread takes."""
+        """Return microseconds of a clock that only tells how long work of the calling thread takes."""
         ...
 
     def processor_us(self, host: str) -> int:
-        """Microseconds of processor time that the calling thread has had."""
+        """Return microseconds of processor time that the calling thread has had."""
         ...
 
     def transmit(self, frame: Frame, *, again: bool) -> bool:
@@ -108,7 +108,7 @@ class HostSystem(Protocol):
 
 
 def process_monotonic_ms() -> int:
-    """Milliseconds of a clock that never goes back, and that goes on while process or machine sleep."""
+    """Return milliseconds of a clock that never goes back, and that goes on while process or machine sleep."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
     return time.monotonic_ns() // 1_000_000
@@ -146,17 +146,17 @@ class ProcessClocks:
     """The clocks of hosts that are processes of a machine, or parts of this one; a part of `HostSystem`."""
 
     def monotonic_ms(self, _host: str) -> int:
-        """Milliseconds of the machine's clock, also while it sleeps."""
+        """Return milliseconds of the machine's clock, also while it sleeps."""
         return process_monotonic_ms()
 
     def stopwatch_us(self, _host: str) -> int:
-        """Microseconds of a clock that only tells how long work takes; it stands still while the calling thread could
-        go on and the machine is busy with others.
+        """Return microseconds of a clock that only tells how long work takes; it stands still while the calling thread
+        could go on and the machine is busy with others.
         """
         return (time.perf_counter_ns() - _THIS_THREAD.run_queue.waited_ns()) // 1_000
 
     def processor_us(self, _host: str) -> int:
-        """Microseconds of processor time that the calling thread has had."""
+        """Return microseconds of processor time that the calling thread has had."""
         return time.thread_time_ns() // 1_000
 
 

@@ -179,7 +179,7 @@ class LocalSystem(ProcessClocks):
         self._drive_until(lambda: False, deadline)
 
     def elapsed_ms(self) -> int:
-        """Monotonic milliseconds."""
+        """Return monotonic milliseconds."""
         return time.monotonic_ns() // 1_000_000
 
     def keep_logs(self) -> None:

@@ -18,7 +18,7 @@ __all__ = ["fetch", "references_of", "schema_of_references"]
 
 
 def references_of(data: Any) -> tuple[Any, ...]:
-    """Object references of Arrow tables.
+    """Return object references of Arrow tables.
 
     Args:
         data: References, or a ``ray.data`` Dataset.

@@ -165,7 +165,7 @@ class RaySystem:
         time.sleep(duration_ms / 1_000)
 
     def elapsed_ms(self) -> int:
-        """Monotonic milliseconds."""
+        """Return monotonic milliseconds."""
         return time.monotonic_ns() // 1_000_000
 
     def run_in_background(self) -> None:
@@ -242,7 +242,7 @@ def _actor_id(cluster: str, host: str) -> str | None:
 
 
 def clusters_on_ray() -> list[str]:
-    """Names of all Headrace clusters on the connected Ray."""
+    """Return names of all Headrace clusters on the connected Ray."""
     parts = [name.split(":", 2) for name in _names()]
     return sorted({part[1] for part in parts if len(part) == 3 and part[0] == "headrace" and is_head(part[2])})
 

@@ -194,7 +194,7 @@ class SimSystem:
         self.run_for(duration_ms)
 
     def elapsed_ms(self) -> int:
-        """Virtual milliseconds since the beginning."""
+        """Return virtual milliseconds since the beginning."""
         return self._now // 1_000
 
     def run_in_background(self) -> None:
@@ -249,15 +249,15 @@ class SimSystem:
 
     # ---------------------------------------------------------------------------------------------------- HostSystem
     def clock(self) -> int:
-        """Virtual epoch milliseconds."""
+        """Return virtual epoch milliseconds."""
         return EPOCH_MS + (self._now + self._worked_us) // 1_000
 
     def monotonic_ms(self, host: str) -> int:
-        """Virtual milliseconds since some moment, another one for each host."""
+        """Return virtual milliseconds since some moment, another one for each host."""
         return self._now // 1_000 + zlib.crc32(host.encode()) % 10_000_000
 
     def stopwatch_us(self, host: str) -> int:
-        """Microseconds that work seems to take: any number of them, so that batches are cut anywhere."""
+        """Return microseconds that work seems to take: any number of them, so that batches are cut anywhere."""
         self._stopwatch_us += self._stopwatch_random.choice(self.faults.stopwatch_us)
         return self._stopwatch_us
 

@@ -115,7 +115,7 @@ def run_here(node: Iteration, job: Job, scope: Scope) -> tuple[Relation | None, 
 
 
 def relation_of(id_: int, schema: pa.Schema | None, partitions: Partitions, job: Job) -> Relation:
-    """Records of this process as a relation."""
+    """Return records of this process as a relation."""
     batches = [batch for partition in partitions for batch in partition]
     table = pa.Table.from_batches(batches, wire_schema(schema))
     return source_relation(TableSource(id=id_, name="superstep", schema=schema, table=table), job)

@@ -186,7 +186,9 @@ class NexmarkGenerator:
             raise ConfigurationError(message)
 
     def events(self, start: int, length: int) -> Batch:
-        """Events ``start`` to ``start + length - 1``, of all kinds; `EVENT_SCHEMA`. In pieces of at most `PERIOD`."""
+        """Return events ``start`` to ``start + length - 1``, of all kinds; `EVENT_SCHEMA`. In pieces of at most
+        `PERIOD`.
+        """
         if length > PERIOD:
             return _in_pieces(self.events, start, length, PERIOD)
         numbers = np.arange(start, start + length, dtype=np.int64)

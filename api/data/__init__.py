@@ -11,7 +11,8 @@ __all__ = ["flights_path"]
 
 
 def flights_path() -> str:
-    """Path of the flights that left New York City in 2013 (328,521 rows, Parquet), in the order in which they left.
+    """Return path of the flights that left New York City in 2013 (328,521 rows, Parquet), in the order in which they
+    left.
 
     Shape:
         ``origin``, ``carrier``, ``dest`` string; ``flight`` int32; ``scheduled`` timestamp[ms] (local time, the

@@ -230,7 +230,7 @@ class ExecutionEnvironment(DataSetSources):
     # ----------------------------------------------------------------------------------------- records of Spark and Ray
 
     def from_spark(self, frame: Any) -> DataSet:
-        """Records of a Spark data frame; with ``executor="local"`` they are fetched when the program runs."""
+        """Read the records of a Spark data frame; with ``executor="local"`` they are fetched when the program runs."""
         if getattr(getattr(frame, "schema", None), "fields", None) is None:
             message = f"a Spark data frame is needed; got {type(frame).__name__}"
             raise ProgramError(message)
@@ -239,7 +239,7 @@ class ExecutionEnvironment(DataSetSources):
         return self._source(ForeignSource, "spark data frame", schema_of_frame(frame), kind="spark", handle=frame)
 
     def from_ray(self, refs: Any, type_info: Any = None) -> DataSet:
-        """Records of Arrow tables in Ray's object store.
+        """Return the records of Arrow tables in Ray's object store.
 
         Args:
             refs: Object references of tables or record batches, or a ``ray.data`` Dataset of Arrow blocks.

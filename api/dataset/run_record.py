@@ -38,7 +38,7 @@ NOT_SHOWN_S = 0.5
 
 
 def now_ms() -> int:
-    """Epoch milliseconds."""
+    """Return epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 

@@ -60,7 +60,7 @@ class DataSetSources(ABC):
     def from_collection(self, collection: Any, type_info: Any = None) -> DataSet[Any]: ...
 
     def from_collection(self, collection: Any, type_info: Any = None) -> DataSet[Any]:
-        """Records of a collection, read at once.
+        """Return the records of a collection, read at once.
 
         Args:
             collection: Finite. An Arrow table or a pandas data frame is read as columns.
@@ -101,7 +101,7 @@ class DataSetSources(ABC):
         return self._source(SequenceSource, f"sequence {start} to {end}", schema, start=start, end=end)
 
     def from_arrow(self, table: Any, type_info: Any = None) -> DataSet[Any]:
-        """Records of an Arrow table, record batch or record batch reader; as dicts, if its schema says nothing else."""
+        """Return the records of an Arrow table, batch or batch reader; as dicts, if its schema says nothing else."""
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         elif hasattr(table, "read_all"):
@@ -120,7 +120,7 @@ class DataSetSources(ABC):
         return self._source(TableSource, "table", schema, table=table)
 
     def from_pandas(self, frame: Any, type_info: Any = None) -> DataSet[Any]:
-        """Records of a pandas data frame, without its index; NaN is null, in columns of floats and of objects."""
+        """Return the records of a pandas data frame, without its index; NaN is null, also in columns of objects."""
         if not _is_data_frame(frame):
             message = f"a pandas data frame is needed; got {type(frame).__name__}"
             raise ProgramError(message)
@@ -130,7 +130,7 @@ class DataSetSources(ABC):
     def from_snapshot(
         self, path: str | os.PathLike[str] | Snapshot, uid: str, state_name: str, **options: Any
     ) -> DataSet:
-        """Records of a state in a checkpoint or savepoint, one per value, list element or map entry; read at once.
+        """Read a state in a checkpoint or savepoint at once: a record per value, list element or map entry.
 
         Neither the job nor its program is needed, and none of its code is run.
 
@@ -163,7 +163,7 @@ class DataSetSources(ABC):
         )
 
     def read_text(self, path: Paths, encoding: str = "utf-8") -> DataSet[str]:
-        """Lines of text files, without their ends.
+        """Read the lines of text files, without their ends.
 
         Args:
             path: A file, a folder (its files), a pattern (``*``, ``**/``), a URI, or several of these. What is there is
@@ -191,7 +191,7 @@ class DataSetSources(ABC):
         delimiter: str = ",",
         null_values: Sequence[str] | None = None,
     ) -> DataSet:
-        """Records of CSV files.
+        """Read the records of CSV files.
 
         Args:
             path: As of `read_text`.
@@ -238,7 +238,7 @@ class DataSetSources(ABC):
         return self._files("csv", paths, schema, options, folder_columns(paths, schema.names, typed))
 
     def read_json(self, path: Paths, types: Any = None) -> DataSet:
-        """Records of files with a JSON object per line.
+        """Read the records of files with a JSON object per line.
 
         Args:
             path: As of `read_text`.
@@ -271,7 +271,7 @@ class DataSetSources(ABC):
     def read_parquet(
         self, path: Paths, columns: Sequence[str] | None = None, *, schema: Any = None, merge_schema: bool = False
     ) -> DataSet:
-        """Records of Parquet files.
+        """Read the records of Parquet files.
 
         All files must have the same columns and types, as far as nothing else is asked for. A column that a file lacks
         is null then; a value that its column cannot hold exactly fails.
@@ -290,13 +290,13 @@ class DataSetSources(ABC):
     def read_orc(
         self, path: Paths, columns: Sequence[str] | None = None, *, schema: Any = None, merge_schema: bool = False
     ) -> DataSet:
-        """Records of ORC files; `FileSource.orc` says of which types. All arguments are as of `read_parquet`."""
+        """Read records of ORC files; `FileSource.orc` says of which types. All arguments are as of `read_parquet`."""
         return self._read_columns("orc", path, columns, schema, merge_schema)
 
     def read_avro(
         self, path: Paths, columns: Sequence[str] | None = None, *, schema: Any = None, merge_schema: bool = False
     ) -> DataSet:
-        """Records of container files of Avro; `FileSource.avro` says of which types. All arguments are as of
+        """Read the records of container files of Avro; `FileSource.avro` says of which types. All arguments are as of
         `read_parquet`. Large files are read in parallel.
         """
         return self._read_columns("avro", path, columns, schema, merge_schema)
@@ -328,7 +328,7 @@ class DataSetSources(ABC):
         return data if columns is None else data.project(*columns)
 
     def read_sequence_file(self, path: Paths) -> DataSet:
-        """Tuples of key and value of SequenceFiles of Hadoop; `FileSource.sequence_file` says of which kinds.
+        """Read tuples of key and value out of SequenceFiles of Hadoop; `FileSource.sequence_file` says of which kinds.
 
         All files must have the same classes. Large ones are read in parallel.
 

@@ -123,7 +123,7 @@ class TwoInputVerbs(Recorded[T1]):
     def join_where(
         self, other: DataSet[Any], condition: Expression, *, how: str = "inner", suffix: str | None = None
     ) -> DataSet[dict[str, Any]]:
-        """Pairs of records by any condition, as dicts of the fields of both; ``other`` is sent everywhere.
+        """Return pairs of records by any condition, as dicts of the fields of both; ``other`` is sent everywhere.
 
         Every pair is looked at, so `join` is better where keys must be equal; further conditions are a ``filter``.
 

@@ -78,7 +78,7 @@ def csv_records(block: bytes, delimiter: str) -> list[bytes]:
 
 
 def first_csv_record(data: bytes, delimiter: str) -> int:
-    """Length of the first record, with its line end and the blank lines before it; 0 if it has no end."""
+    """Return length of the first record, with its line end and the blank lines before it; 0 if it has no end."""
     first = len(data) - len(data.lstrip(b"\r\n"))
     ends = csv_record_ends(data, delimiter)
     index = int(np.searchsorted(ends, first, side="right"))

@@ -93,7 +93,7 @@ def check_header(header: list[str], schema: pa.Schema | None) -> None:
 
 
 def infer_csv_schema(block: bytes, names: list[str], delimiter: str, null_values: tuple[str, ...] | None) -> pa.Schema:
-    """Types of all columns, judged by a file's first block; records of another width are left out of it.
+    """Return types of all columns, judged by a file's first block; records of another width are left out of it.
 
     Columns of nothing but nulls, or of bytes that are no text, are taken for text.
     """
@@ -218,7 +218,7 @@ def _check_types(schema: pa.Schema) -> None:
 
 
 def csv_text(columns: pa.RecordBatch, *, header: bool, delimiter: str) -> bytes:
-    """Records as CSV, a line end behind each.
+    """Return records as CSV, a line end behind each.
 
     Args:
         columns: The records.

@@ -134,27 +134,27 @@ class RestCalls(ABC):
         return self._ask("GET", path + _query(query))
 
     def overview(self) -> Any:
-        """Slots and jobs of the cluster, counted."""
+        """Return slots and jobs of the cluster, counted."""
         return self.get("/overview")
 
     def jobs(self) -> Any:
-        """All jobs, with what their tasks do: a list."""
+        """Return all jobs, with what their tasks do: a list."""
         return self._run(_part(_Call("GET", "/jobs/overview"), "jobs"))
 
     def job(self, job_id: str) -> Any:
-        """One job, with its vertices and its plan."""
+        """Return one job, with its vertices and its plan."""
         return self.get(_path("jobs", job_id))
 
     def job_status(self, job_id: str) -> Any:
-        """The state of a job: a text."""
+        """Return the state of a job: a text."""
         return self._run(_part(_Call("GET", _path("jobs", job_id, "status")), "status"))
 
     def plan(self, job_id: str) -> Any:
-        """The graph of a job."""
+        """Return the graph of a job."""
         return self._run(_part(_Call("GET", _path("jobs", job_id, "plan")), "plan"))
 
     def exceptions(self, job_id: str, max_exceptions: int = 20) -> Any:
-        """Why a job was restarted or has failed, newest first: a list."""
+        """Return why a job was restarted or has failed, newest first: a list."""
         path = _path("jobs", job_id, "exceptions") + _query({"maxExceptions": max_exceptions})
         return self._run(_part(_Call("GET", path), "exceptionHistory", "entries"))
 
@@ -163,24 +163,24 @@ class RestCalls(ABC):
         return self.get(_path("jobs", job_id, "checkpoints"))
 
     def checkpoint(self, job_id: str, checkpoint_id: int, vertex_id: str | None = None) -> Any:
-        """One checkpoint, vertex by vertex; or one vertex of it, subtask by subtask."""
+        """Return one checkpoint, vertex by vertex; or one vertex of it, subtask by subtask."""
         inner = () if vertex_id is None else ("subtasks", vertex_id)
         return self.get(_path("jobs", job_id, "checkpoints", "details", checkpoint_id, *inner))
 
     def vertex(self, job_id: str, vertex_id: str) -> Any:
-        """A vertex with its subtasks."""
+        """Return a vertex with its subtasks."""
         return self.get(_path("jobs", job_id, "vertices", vertex_id))
 
     def backpressure(self, job_id: str, vertex_id: str) -> Any:
-        """How busy, idle and held up each subtask of a vertex is."""
+        """Return how busy, idle and held up each subtask of a vertex is."""
         return self.get(_path("jobs", job_id, "vertices", vertex_id, "backpressure"))
 
     def watermarks(self, job_id: str, vertex_id: str) -> Any:
-        """The watermark that each subtask has given on last: a list."""
+        """Return the watermark that each subtask has given on last: a list."""
         return self.get(_path("jobs", job_id, "vertices", vertex_id, "watermarks"))
 
     def metrics(self, job_id: str, vertex_id: str | None = None, names: Sequence[str] | None = None) -> Any:
-        """Metrics of a job, or of a vertex, where each id has the number of its subtask before it: a dict.
+        """Return metrics of a job, or of a vertex, where each id has the number of its subtask before it: a dict.
 
         Args:
             job_id: The job.
@@ -194,7 +194,7 @@ class RestCalls(ABC):
     def log(
         self, job_id: str, operator: str | None = None, subtask: int | None = None, after: str | None = None
     ) -> Any:
-        """What a job has logged: ``lines``, each with its ``file``, in the order of their times, and ``after``.
+        """Return what a job has logged: ``lines``, each with its ``file``, in the order of their times, and ``after``.
 
         Args:
             job_id: The job.
@@ -207,7 +207,8 @@ class RestCalls(ABC):
         return self.get(_path("jobs", job_id, "logs"), **query)
 
     def flame_graph(self, job_id: str, vertex_id: str, kind: str = "FULL", subtask: int | None = None) -> Any:
-        """The calls that the subtasks of a vertex were found in: ``data`` is None while they are being looked at.
+        """Return the calls that the subtasks of a vertex were found in: ``data`` is None while they are being looked
+        at.
 
         Args:
             job_id: The job.
@@ -219,7 +220,7 @@ class RestCalls(ABC):
         return self.get(_path("jobs", job_id, "vertices", vertex_id, "flamegraph"), **query)
 
     def states(self, job_id: str, operator: str, consistency: str = "live") -> Any:
-        """Which states of an operator may be asked for, and of what type their keys are: a list.
+        """Return which states of an operator may be asked for, and of what type their keys are: a list.
 
         Args:
             job_id: The job.
@@ -240,7 +241,7 @@ class RestCalls(ABC):
         window: tuple[int, int] | None = None,
         mask: Sequence[str] = (),
     ) -> Any:
-        """What a queryable state holds for a key: ``found``, and ``values``, each a text in JSON.
+        """Return what a queryable state holds for a key: ``found``, and ``values``, each a text in JSON.
 
         Args:
             job_id: The job.
@@ -259,7 +260,7 @@ class RestCalls(ABC):
         return self.get(_path("jobs", job_id, "operators", operator, "states", state), **query)
 
     def task_managers(self) -> Any:
-        """All TaskManagers: a list."""
+        """Return all TaskManagers: a list."""
         return self._run(_part(_Call("GET", "/taskmanagers"), "taskmanagers"))
 
     # ------------------------------------------------------------------------------------------------------- changing
@@ -340,12 +341,12 @@ class RestCalls(ABC):
         )
 
     def rescales(self, job_id: str) -> Any:
-        """How a job came to its parallelism, newest first: ``autoscaler`` and ``rescales``."""
+        """Return how a job came to its parallelism, newest first: ``autoscaler`` and ``rescales``."""
         return self.get(_path("jobs", job_id, "rescales", "history"))
 
     # ------------------------------------------------------------------------------------------------------- programs
     def programs(self) -> Any:
-        """The programs that were uploaded, newest first: a list."""
+        """Return the programs that were uploaded, newest first: a list."""
         return self._run(_part(_Call("GET", "/jars"), "files"))
 
     def upload(self, program: str | os.PathLike[str]) -> Any:

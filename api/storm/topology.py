@@ -76,7 +76,7 @@ class BoltDeclarer(SpoutDeclarer):
     """The same of a bolt, which also says what it takes."""
 
     def shuffle_grouping(self, component_id: str, stream_id: str = DEFAULT_STREAM) -> BoltDeclarer:
-        """Tuples are dealt out evenly, in turn."""
+        """Return tuples are dealt out evenly, in turn."""
         return self._take(component_id, stream_id, Grouping("SHUFFLE"))
 
     def none_grouping(self, component_id: str, stream_id: str = DEFAULT_STREAM) -> BoltDeclarer:

@@ -84,7 +84,7 @@ class CachedDataStream(DataStream[T1]):
         caches.add(self._kept)
 
     def cache(self) -> CachedDataStream[T1]:
-        """This stream itself."""
+        """Return this stream itself."""
         return self
 
     def invalidate(self) -> None:

@@ -361,7 +361,7 @@ class EnvironmentSettings:
         return self._checkpoints
 
     def get_checkpoint_interval(self) -> int | None:
-        """Milliseconds from one checkpoint to the next; None if none are taken."""
+        """Return milliseconds from one checkpoint to the next; None if none are taken."""
         return self._checkpoints.get_checkpoint_interval()
 
     def get_checkpointing_mode(self) -> CheckpointingMode:

@@ -192,7 +192,7 @@ class UpsertSubject:
         return UpsertAttempt(self.sink(order=order, options=given), attempt, restored)
 
     def records(self, rows: Sequence[Row]) -> list[Any]:
-        """Records of rows."""
+        """Return records of rows."""
         return [self.row(*row) for row in rows]
 
     def check(self, rows: Sequence[Row], when: str) -> None:

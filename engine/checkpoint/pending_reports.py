@@ -24,7 +24,7 @@ PendingReports = tuple[tuple[OperatorId, int, Any], ...]
 
 
 def stored_reports(reports: Iterable[tuple[OperatorId, int, Any]]) -> list[list[Any]]:
-    """Reports as JSON values.
+    """Return reports as JSON values.
 
     Raises:
         TypeMismatchError: If a row cannot be stored.

@@ -375,7 +375,7 @@ _WIDE_INTEGERS = pa.decimal128(38, 0)
 
 
 def fitting_sum(sums: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Wide sums in the type of plain ones.
+    """Return wide sums in the type of plain ones.
 
     Raises:
         UserFunctionError: If one does not fit it.

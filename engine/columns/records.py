@@ -244,7 +244,7 @@ class Batch:
         self._keys = (selector, keys)
 
     def without_keys(self) -> Batch:
-        """This batch, without what selectors have found: for those who keep it beyond the program."""
+        """Return this batch, without what selectors have found: for those who keep it beyond the program."""
         self._keys = None
         return self
 
@@ -286,12 +286,12 @@ class Batch:
         return batch
 
     def shared(self) -> Batch:
-        """This batch, marked: somebody else may hold its records."""
+        """Return this batch, marked: somebody else may hold its records."""
         self.is_shared = True
         return self
 
     def tangled(self) -> Batch:
-        """This batch, marked: it is `shared`, and several of its records may be, or hold, one object."""
+        """Return this batch, marked: it is `shared`, and several of its records may be, or hold, one object."""
         self.is_shared = self._is_tangled = True
         return self
 

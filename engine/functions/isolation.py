@@ -116,7 +116,7 @@ def _copied_object(value: Any, *, is_last_word: bool = False) -> Any:
 
 
 def copied_rows(rows: list[Any]) -> list[Any]:
-    """Records of one's own; the same list if none of them can be changed."""
+    """Return records of one's own; the same list if none of them can be changed."""
     kinds = types_of(rows)
     if kinds <= ATOMS:
         return rows

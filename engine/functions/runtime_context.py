@@ -138,7 +138,7 @@ class RuntimeContext:
         self._context.accumulators.add(name, accumulator)
 
     def get_accumulator(self, name: str) -> Any:
-        """This subtask's accumulator of that name.
+        """Return this subtask's accumulator of that name.
 
         Raises:
             ProgramError: If there is none.

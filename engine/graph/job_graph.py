@@ -138,7 +138,7 @@ class JobGraph:
 
 
 def exchange_uid(source: str, side_tag: str | None, target: str, input_index: int, number: int = 0) -> str:
-    """Names the way from one operator to another, the same in every run of the program, chained or not.
+    """Name the way from one operator to another, the same in every run of the program, chained or not.
 
     Args:
         source: Uid of the operator whose output it is; that of the check of its declared type does as well.

@@ -141,7 +141,7 @@ class Meter:
         return self._count
 
     def get_rate(self) -> float:
-        """Events per second over the span, or since the beginning if that is shorter."""
+        """Return events per second over the span, or since the beginning if that is shorter."""
         now_ms, samples = self._now_ms(), self._samples
         if now_ms - samples[-1][0] >= SAMPLE_MS:
             samples.append((now_ms, self._count))

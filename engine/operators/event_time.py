@@ -78,7 +78,7 @@ class WatermarkGenerator:
         return max((time for time in found if time is not None), default=None)
 
     def on_periodic_emit(self, now_ms: int) -> int | None:
-        """Processing time goes on; the watermark that allows, or None."""
+        """Return the watermark that is allowed as processing time goes on, or None."""
         return None
 
     def snapshot(self) -> Any:
@@ -172,7 +172,7 @@ class WatermarkStrategy:
 
     @classmethod
     def for_bounded_out_of_orderness(cls, max_out_of_orderness: Any) -> WatermarkStrategy:
-        """Records are at most ``max_out_of_orderness`` late: the watermark is the latest time less that less 1 ms.
+        """Expect records at most ``max_out_of_orderness`` late: the watermark is the latest time less that less 1 ms.
 
         Args:
             max_out_of_orderness: A duration as in `parse_duration_ms`, 0 or more.
@@ -188,22 +188,22 @@ class WatermarkStrategy:
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
-        """Event times of one split never go back; several records may share one."""
+        """Expect event times of one split never to go back; several records may share one."""
         return cls(_Bounded(0))
 
     @classmethod
     def for_ingestion_time(cls) -> WatermarkStrategy:
-        """Event time is when a record comes in here: ingestion time."""
+        """Take the time when a record comes in here for its event time: ingestion time."""
         return cls(_IngestionTime, None, None, True)
 
     @classmethod
     def no_watermarks(cls) -> WatermarkStrategy:
-        """Event time never goes on: for programs in processing time."""
+        """Let event time never go on: for programs in processing time."""
         return cls(_NoWatermarks)
 
     @classmethod
     def for_generator(cls, factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """Watermarks by a generator of one's own.
+        """Make watermarks by a generator of one's own.
 
         Args:
             factory: Makes one generator; called per split, or per subtask outside of sources. Picklable.
@@ -304,7 +304,7 @@ class WatermarkStrategy:
         return replace(self, generator=generator, idle_timeout_ms=None, quiet_advance_ms=None, alignment=None)
 
     def create_generator(self) -> WatermarkGenerator:
-        """A generator for one split or subtask."""
+        """Return a generator for one split or subtask."""
         return self.generator()
 
     def extract(self, batch: Batch, now_ms: int = MIN_TIMESTAMP) -> Timestamps | None:
@@ -569,7 +569,7 @@ class OperatorWatermark(EventTimeProgress):
 
     @classmethod
     def of(cls, context: OperatorContext) -> OperatorWatermark:
-        """That of an operator which is being opened."""
+        """Return that of an operator which is being opened."""
         keyed = context.keyed_state
         return cls(
             context.operator_state,

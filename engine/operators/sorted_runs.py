@@ -80,7 +80,7 @@ class SortedBlock:
         )
 
     def cut(self, start: int, end: int) -> SortedBlock:
-        """Some of its records."""
+        """Return some of its records."""
         return SortedBlock(
             self.batch.slice(start, end - start),
             self.input_index,

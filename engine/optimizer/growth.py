@@ -344,7 +344,7 @@ def _duration_text(duration_ms: int) -> str:
 
 
 def ttl_text(ttls: tuple[int, ...]) -> str:
-    """Times to live for people; empty if all lives for ever."""
+    """Return times to live for people; empty if all lives for ever."""
     if not any(ttls):
         return ""
     texts = [_duration_text(one) if one else "for ever" for one in ttls]

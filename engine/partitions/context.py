@@ -140,7 +140,7 @@ class DataSetRuntimeContext(RuntimeContext):
         return self._superstep().number
 
     def get_iteration_aggregator(self, name: str) -> Accumulator:
-        """This subtask's share of an aggregator of the iteration; ``add`` to it.
+        """Return this subtask's share of an aggregator of the iteration; ``add`` to it.
 
         Raises:
             StateAccessError: If the function is in no iteration.

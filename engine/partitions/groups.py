@@ -388,7 +388,7 @@ def _results(node: Aggregation, specs: ColumnarAggregates, merged: pa.RecordBatc
 
 
 def aggregate_partially(node: Aggregation, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """Partial results of the groups of a partition."""
+    """Return partial results of the groups of a partition."""
     if _is_columnar(node):
         merged = _gathered_parts(node, _specifications(node), inputs[0], from_records=True)
         if merged is not None:
@@ -398,7 +398,7 @@ def aggregate_partially(node: Aggregation, context: TaskContext, inputs: Sequenc
 
 
 def aggregate(node: Aggregation, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """Results of whole groups."""
+    """Return results of whole groups."""
     if _is_columnar(node):
         specs = _specifications(node)
         merged = _gathered_parts(node, specs, inputs[0], from_records=True)
@@ -408,7 +408,7 @@ def aggregate(node: Aggregation, context: TaskContext, inputs: Sequence[Batches]
 
 
 def aggregate_combined(node: Aggregation, context: TaskContext, inputs: Sequence[Batches]) -> Batches:
-    """Results of partial results of whole groups."""
+    """Return results of partial results of whole groups."""
     if _is_columnar(node):
         specs = _specifications(node)
         merged = _gathered_parts(node, specs, inputs[0], from_records=False)

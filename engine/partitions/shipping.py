@@ -49,7 +49,7 @@ def key_hashes(key: GroupKey | None, batch: Batch) -> npt.NDArray[np.uint64]:
 
 
 def range_bounds(sample: Sequence[tuple[Any, ...]], num_partitions: int) -> list[tuple[Any, ...]]:
-    """Upper bounds, inclusive, of all partitions but the last; of a sample of ``comparable_keys``.
+    """Return upper bounds, inclusive, of all partitions but the last; of a sample of ``comparable_keys``.
 
     Returns:
         At most ``num_partitions - 1`` different bounds, ascending.

@@ -136,7 +136,7 @@ def rows_of_table(table: pa.Table, schema: pa.Schema | None) -> list[Any]:
 
 
 def table_of_rows(rows: list[Any], schema: pa.Schema | None) -> pa.Table:
-    """Records as a wire table.
+    """Return records as a wire table.
 
     Raises:
         TypeMismatchError: If a record does not fit the schema.

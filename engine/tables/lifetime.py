@@ -65,7 +65,7 @@ class Lifetime:
         return expired
 
     def times_of(self, column: pa.Array) -> Integers:
-        """Times as a log has them; null where nobody has noted it."""
+        """Return times as a log has them; null where nobody has noted it."""
         times: Integers = column.fill_null(self.began_ms).to_numpy(zero_copy_only=False)
         return times
 

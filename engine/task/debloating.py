@@ -125,7 +125,7 @@ class BufferDebloater:
         self._blocked_since_ms = now_ms if is_blocked and not self.is_idle else None
 
     def took(self, num_bytes: int, now_ms: int, work_us: int = 0, wanted_share: float = math.inf) -> bool:
-        """Records have been processed.
+        """Note that records have been processed.
 
         Args:
             num_bytes: Their size.

@@ -56,7 +56,9 @@ def late_among(rows: pa.RecordBatch, time: str, watermark_ms: int) -> Batch:
 
 
 def units_in(times: Integers, kind: pa.DataType, other: pa.DataType) -> Integers:
-    """Times of one type as those of another; those between two of its units are the next one, as they begin later."""
+    """Return times of one type as those of another; those between two of its units are the next one, as they begin
+    later.
+    """
     one, two = _PER_SECOND[kind.unit], _PER_SECOND[other.unit]
     return times * (two // one) if two >= one else -(-times // (one // two))
 

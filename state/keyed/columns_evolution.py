@@ -22,7 +22,7 @@ def can_become(there: pa.Schema, wanted: pa.Schema, key_columns: tuple[str, ...]
 
 
 def fitted(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Rows with the columns of a schema that they can become."""
+    """Return rows with the columns of a schema that they can become."""
     columns = [
         rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
         for field in wanted

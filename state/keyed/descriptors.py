@@ -131,7 +131,7 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
         handle.add(record)
 
     def merger(self) -> Merge:
-        """Lists are put one behind the other: no two elements meet."""
+        """Return what is never called: lists are put one behind the other, and no two elements meet."""
         return _never_meet
 
 

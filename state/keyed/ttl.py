@@ -159,7 +159,7 @@ class StateTtlConfig:
         return self.state_visibility is TtlVisibility.ReturnExpiredIfNotCleanedUp
 
     def cutoff_ms(self, now_ms: int) -> int:
-        """Units with this timestamp or an earlier one have expired at ``now_ms``."""
+        """Return the latest timestamp of units that have expired at ``now_ms``."""
         return now_ms - self.ttl_ms
 
     class Builder:
@@ -183,11 +183,11 @@ class StateTtlConfig:
             return self
 
         def update_ttl_on_create_and_write(self) -> StateTtlConfig.Builder:
-            """Writing starts the time anew; the default."""
+            """Start the time anew at each write; the default."""
             return self.set_update_type(TtlUpdateType.OnCreateAndWrite)
 
         def update_ttl_on_read_and_write(self) -> StateTtlConfig.Builder:
-            """Reading and writing start the time anew."""
+            """Start the time anew at each read and write."""
             return self.set_update_type(TtlUpdateType.OnReadAndWrite)
 
         def set_state_visibility(self, state_visibility: TtlVisibility) -> StateTtlConfig.Builder:
@@ -216,7 +216,7 @@ class StateTtlConfig:
             return self
 
         def use_processing_time(self) -> StateTtlConfig.Builder:
-            """Values live by processing time: there is no other."""
+            """Let values live by processing time: there is no other."""
             return self
 
         def set_ttl(self, ttl: Any) -> StateTtlConfig.Builder:

@@ -59,7 +59,7 @@ def notes_of(classes: Iterable[type]) -> Notes:
 
 
 def merged_notes(*several: Notes | None) -> Notes:
-    """Notes of several parts of one state; of those about one name the later part's."""
+    """Return notes of several parts of one state; of those about one name the later part's."""
     merged: dict[tuple[str, str], Notes] = {}
     for notes in several:
         part: dict[tuple[str, str], Notes] = {}
@@ -110,7 +110,7 @@ def has_renamed_classes(facts: Mapping[str, Any]) -> bool:
 
 
 def renamed_notes(notes: Iterable[dict[str, Any]]) -> Notes:
-    """Notes with the names that the classes have in the program."""
+    """Return notes with the names that the classes have in the program."""
     notes = list(notes)
     names = {id(note): one.__qualname__ for note, one in _own_classes_of(notes)}
     return merged_notes([{**note, "name": names.get(id(note), note["name"])} for note in notes])

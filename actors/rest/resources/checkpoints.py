@@ -132,7 +132,7 @@ def _find(request: RestRequest) -> tuple[JobDetails, CheckpointView]:
 
 
 def checkpoint(request: RestRequest) -> Any:
-    """One checkpoint, vertex by vertex."""
+    """Return one checkpoint, vertex by vertex."""
     details, view = _find(request)
     return {**_checkpoint(view), "tasks": {vertex: _task(details, view, vertex) for vertex in _vertices(view)}}
 
@@ -157,7 +157,7 @@ def _task(details: JobDetails, view: CheckpointView, vertex: str) -> dict[str, A
 
 
 def vertex_of_checkpoint(request: RestRequest) -> Any:
-    """One vertex of a checkpoint, subtask by subtask."""
+    """Return one vertex of a checkpoint, subtask by subtask."""
     details, view = _find(request)
     vertex = request.path["vertexid"]
     tasks = sorted(task for task in view.tasks if task.vertex == vertex)
@@ -201,7 +201,7 @@ def _subtask(view: CheckpointView, task: TaskAcknowledgement) -> dict[str, Any]:
 
 
 def configuration(request: RestRequest) -> Any:
-    """How a job takes checkpoints."""
+    """Return how a job takes checkpoints."""
     details = request.cluster.details(request.path["jobid"])
     settings = settings_of(details)
     checkpoints = settings.checkpoints

@@ -58,7 +58,7 @@ class Configuration:
 
 
 def overview(request: RestRequest) -> Any:
-    """Slots and jobs of the cluster, counted."""
+    """Return slots and jobs of the cluster, counted."""
     jobs = request.cluster.summaries()
     views = request.cluster.task_managers()
     total, available = slots_of(views, jobs)
@@ -86,13 +86,13 @@ def slots_of(views: Sequence[TaskManagerView], jobs: Sequence[JobSummary]) -> tu
 
 
 def task_managers(request: RestRequest) -> Any:
-    """All TaskManagers."""
+    """Return all TaskManagers."""
     jobs = request.cluster.summaries()
     return {"taskmanagers": [_task_manager(view, jobs) for view in request.cluster.task_managers()]}
 
 
 def task_manager(request: RestRequest) -> Any:
-    """One TaskManager, with what its slots are used for."""
+    """Return one TaskManager, with what its slots are used for."""
     wanted = request.path["taskmanagerid"]
     view = next((view for view in request.cluster.task_managers() if view.name == wanted), None)
     if view is None:

@@ -38,17 +38,17 @@ DEFAULT_EXCEPTIONS = 20
 
 
 def now_ms() -> int:
-    """Epoch milliseconds."""
+    """Return epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def job_ids(request: RestRequest) -> Any:
-    """All jobs with their states."""
+    """Return all jobs with their states."""
     return {"jobs": [{"id": view.job_id, "status": view.state} for view in request.cluster.jobs()]}
 
 
 def jobs_overview(request: RestRequest) -> Any:
-    """All jobs, with what their tasks do."""
+    """Return all jobs, with what their tasks do."""
     return {"jobs": [_overview(one) for one in request.cluster.summaries()]}
 
 
@@ -72,7 +72,7 @@ def _end_of(view: JobView | JobSummary) -> dict[str, int]:
 
 
 def job(request: RestRequest) -> Any:
-    """One job in full."""
+    """Return one job in full."""
     details = request.cluster.details(request.path["jobid"])
     view, now = details.view, now_ms()
     vertices = [_vertex(vertex, more, now) for vertex, more in vertex_pairs(details)]
@@ -144,7 +144,7 @@ def _spread(totals: SubtaskTotals) -> dict[str, Any]:
 
 
 def plan(request: RestRequest) -> Any:
-    """The graph of a job."""
+    """Return the graph of a job."""
     return {"plan": _plan(request.cluster.details(request.path["jobid"]))}
 
 
@@ -210,12 +210,12 @@ def _job_type(kind: str) -> dict[str, str]:
 
 
 def status(request: RestRequest) -> Any:
-    """The state of a job."""
+    """Return the state of a job."""
     return {"status": request.cluster.details(request.path["jobid"]).view.state}
 
 
 def rescales(request: RestRequest) -> Any:
-    """How a job came to its parallelism: its rescales, newest first, by command or by itself."""
+    """Return how a job came to its parallelism: its rescales, newest first, by command or by itself."""
     view = request.cluster.details(request.path["jobid"]).view
     return {
         "autoscaler": {"enabled": view.autoscaler is not None, "status": view.autoscaler or "off"},
@@ -237,7 +237,7 @@ def settings_of(details: JobDetails) -> JobSettings:
 
 
 def configuration(request: RestRequest) -> Any:
-    """What a job was submitted with."""
+    """Return what a job was submitted with."""
     details = request.cluster.details(request.path["jobid"])
     settings, view = settings_of(details), details.view
     parallelism = max((vertex.parallelism for vertex in view.vertices), default=-1)
@@ -259,7 +259,7 @@ def configuration(request: RestRequest) -> Any:
 
 
 def exceptions(request: RestRequest) -> Any:
-    """Why a job was restarted, or has failed: newest first."""
+    """Return why a job was restarted, or has failed: newest first."""
     most = request.query.get("maxExceptions", DEFAULT_EXCEPTIONS)
     view = request.cluster.details(request.path["jobid"]).view
     newest_first = view.failures[::-1]
@@ -285,7 +285,7 @@ def exceptions(request: RestRequest) -> Any:
 
 
 def accumulators(request: RestRequest) -> Any:
-    """What user functions have accumulated; of kinds of their own the value is not opened here."""
+    """Return what user functions have accumulated; of kinds of their own the value is not opened here."""
     view = request.cluster.details(request.path["jobid"]).view
     found = [
         {"name": name, "type": part.kind, "value": _accumulated(part.content)}

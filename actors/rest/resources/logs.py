@@ -70,18 +70,18 @@ def _ask_task_manager(request: RestRequest, question: ListLogs | ReadLog) -> Any
 
 
 def task_manager_logs(request: RestRequest) -> Any:
-    """The logs of a TaskManager and its slots."""
+    """Return the logs of a TaskManager and its slots."""
     return _listed(_ask_task_manager(request, ListLogs()))
 
 
 def task_manager_log_file(request: RestRequest) -> Answer:
-    """The end of one of them, a megabyte at most."""
+    """Return the end of one of them, a megabyte at most."""
     name = request.path["filename"]
     return _text(_ask_task_manager(request, ReadLog(name, -MAX_BYTES, MAX_BYTES)), name)
 
 
 def task_manager_log(request: RestRequest) -> Answer:
-    """The end of a TaskManager's own log."""
+    """Return the end of a TaskManager's own log."""
     files: list[LogFile] = _ask_task_manager(request, ListLogs())
     own = f"{request.path['taskmanagerid']}.log"
     name = own if own in {one.name for one in files} or not files else files[0].name
@@ -95,12 +95,12 @@ def _of_head() -> list[LogFile]:
 
 
 def job_manager_logs(request: RestRequest) -> Any:
-    """The logs of the head that is asked, and of the JobManagers beside it."""
+    """Return the logs of the head that is asked, and of the JobManagers beside it."""
     return _listed(_of_head())
 
 
 def job_manager_log_file(request: RestRequest) -> Answer:
-    """The end of one of them, a megabyte at most."""
+    """Return the end of one of them, a megabyte at most."""
     name, logs = request.path["filename"], host_logs()
     if logs is None or name not in {one.name for one in _of_head()}:
         raise RestError(404, f"there is no log {name[:200]!r}")
@@ -108,7 +108,7 @@ def job_manager_log_file(request: RestRequest) -> Answer:
 
 
 def job_manager_log(request: RestRequest) -> Answer:
-    """The end of the head's own log."""
+    """Return the end of the head's own log."""
     logs = host_logs()
     if logs is None:
         raise RestError(404, "this process keeps no log")
@@ -118,7 +118,7 @@ def job_manager_log(request: RestRequest) -> Answer:
 
 # ---------------------------------------------------------------------------------------------------------------- a job
 def job_log(request: RestRequest) -> Any:
-    """The lines of a job, in the order of their times, from all its processes; and what to ask for next.
+    """Return the lines of a job, in the order of their times, from all its processes; and what to ask for next.
 
     With ``after`` only those that have come since the answer that it is from; ``more`` says whether there were more
     than go into one answer; ``skipped`` how many bytes before its lines are left out, as a first answer begins near the

@@ -81,7 +81,7 @@ def _aggregated(request: RestRequest, parts: Sequence[Mapping[str, float]]) -> A
 
 
 def vertex_metrics(request: RestRequest) -> Any:
-    """Metrics of a vertex, each with the number of its subtask before it."""
+    """Return metrics of a vertex, each with the number of its subtask before it."""
     view, more = vertex_of(request)
     return _shown(
         request,
@@ -94,13 +94,13 @@ def vertex_metrics(request: RestRequest) -> Any:
 
 
 def subtask_metrics(request: RestRequest) -> Any:
-    """Metrics of one subtask."""
+    """Return metrics of one subtask."""
     view, more = vertex_of(request)
     return _shown(request, task_metrics(find_subtask(more, request.path["subtaskindex"]), view.operators))
 
 
 def subtasks_metrics(request: RestRequest) -> Any:
-    """Metrics over the subtasks of a vertex."""
+    """Return metrics over the subtasks of a vertex."""
     view, more = vertex_of(request)
     wanted = request.query.get("subtasks")
     chosen = more.subtasks if wanted is None else [find_subtask(more, text) for text in wanted]
@@ -143,12 +143,12 @@ def _since(view: JobView, state: JobStatus) -> int:
 
 
 def job_metrics(request: RestRequest) -> Any:
-    """Metrics of a job as such."""
+    """Return metrics of a job as such."""
     return _shown(request, metrics_of_job(request.cluster.details(request.path["jobid"], checkpoints=True)))
 
 
 def jobs_metrics(request: RestRequest) -> Any:
-    """Metrics over all jobs, or some."""
+    """Return metrics over all jobs, or some."""
     wanted, ask = request.query.get("jobs"), request.cluster
     found = ask.all_details() if wanted is None else [ask.details(job_id, checkpoints=True) for job_id in wanted]
     return _aggregated(request, [metrics_of_job(details) for details in found])
@@ -167,7 +167,7 @@ def metrics_of_cluster(cluster: ClusterQuestions) -> dict[str, float]:
 
 
 def job_manager_metrics(request: RestRequest) -> Any:
-    """Metrics of the cluster as such."""
+    """Return metrics of the cluster as such."""
     return _shown(request, metrics_of_cluster(request.cluster))
 
 
@@ -246,7 +246,7 @@ def _samples_of_tasks(details: JobDetails, labels: Mapping[str, str]) -> Iterato
 
 
 def prometheus(request: RestRequest) -> Answer:
-    """Everything that is measured, for Prometheus to fetch."""
+    """Return everything that is measured, for Prometheus to fetch."""
     found = _Exposition()
     for sample in samples(request.cluster):
         found.add(sample)

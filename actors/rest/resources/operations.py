@@ -124,7 +124,7 @@ def _ask_for(request: RestRequest, job_id: str, message: TriggerSavepoint | Stop
 
 
 def savepoint_status(request: RestRequest) -> Any:
-    """How a savepoint, or a stop with one, stands."""
+    """Return how a savepoint, or a stop with one, stands."""
     job_id, trigger = request.path["jobid"], request.path["triggerid"]
     try:
         status: SavepointStatus = request.cluster.ask(job_id, FetchSavepointStatus(trigger))
@@ -228,7 +228,7 @@ class Operations:
             operation.ended_s = time.monotonic()
 
     def rescale_status(self, request: RestRequest) -> Any:
-        """How a rescale stands that this head has begun."""
+        """Return how a rescale stands that this head has begun."""
         operation = self._find(request, "rescale")
         if operation.ended_s is None:
             return {"status": IN_PROGRESS}
@@ -236,7 +236,7 @@ class Operations:
         return {"status": COMPLETED, "operation": cause}
 
     def checkpoint_status(self, request: RestRequest) -> Any:
-        """How a checkpoint stands that this head has been asked for."""
+        """Return how a checkpoint stands that this head has been asked for."""
         operation = self._find(request, "checkpoint")
         if operation.ended_s is None:
             return {"status": IN_PROGRESS}

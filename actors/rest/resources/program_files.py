@@ -93,7 +93,7 @@ class ProgramStore:
         return ProgramFile(program, name, uploaded_ms, len(content))
 
     def all(self) -> list[ProgramFile]:
-        """All programs, newest first."""
+        """Return all programs, newest first."""
         found = []
         for path, num_bytes in self._fs.list_files(self._root):
             match = _ID.fullmatch(path.rpartition("/")[2])

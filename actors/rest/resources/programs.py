@@ -165,7 +165,7 @@ class Programs:
         return {"filename": kept.id, "status": "success"}
 
     def all(self, _request: RestRequest) -> Any:
-        """The programs that are kept, newest first."""
+        """Return the programs that are kept, newest first."""
         return {"files": [_as_json(one) for one in self._store().all()]}
 
     def delete(self, request: RestRequest) -> Any:
@@ -253,7 +253,7 @@ class Programs:
             run.ended_s = time.monotonic()
 
     def run_status(self, request: RestRequest) -> Any:
-        """How the run of a program stands that this head has begun."""
+        """Return how the run of a program stands that this head has begun."""
         with self._lock:
             self._forget()
             run = self._runs.get(request.path["triggerid"])

@@ -61,7 +61,9 @@ class AsksCluster(Protocol):
         ...
 
     def page_of(self, host: str) -> str | None:
-        """The address of a page about a host's process elsewhere, as on Ray's dashboard; None if there is none."""
+        """Return the address of a page about a host's process elsewhere, as on Ray's dashboard; None if there
+        is none.
+        """
         ...
 
 
@@ -93,19 +95,19 @@ class ClusterQuestions:
 
     # -------------------------------------------------------------------------------------------------------- answers
     def jobs(self) -> list[JobView]:
-        """All jobs as the Dispatcher knows them, newest first."""
+        """Return all jobs as the Dispatcher knows them, newest first."""
         found: list[JobView] = self._once("jobs", lambda: self.cluster.ask_dispatcher(ListJobs(), self.timeout_ms))
         return found
 
     def task_managers(self) -> list[TaskManagerView]:
-        """All TaskManagers, by name."""
+        """Return all TaskManagers, by name."""
         found: list[TaskManagerView] = self._once(
             "task managers", lambda: self.cluster.ask_dispatcher(ListTaskManagers(), self.timeout_ms)
         )
         return found
 
     def details(self, job_id: str, *vertices: str, checkpoints: bool = False) -> JobDetails:
-        """One job; of a job that has none, as its JobManager was lost, what the Dispatcher knows.
+        """Return one job; of a job that has none, as its JobManager was lost, what the Dispatcher knows.
 
         Args:
             job_id: The job.
@@ -119,19 +121,19 @@ class ClusterQuestions:
         return self._fetched(job_id, FetchJobDetails(tuple(map(VertexId, vertices)), checkpoints))
 
     def all_of(self, job_id: str) -> JobDetails:
-        """One job in full, with each subtask; raises as `details`."""
+        """Return one job in full, with each subtask; raises as `details`."""
         return self._fetched(job_id, FetchJobDetails())
 
     def all_details(self) -> list[JobDetails]:
-        """All jobs in full, newest first; of one that does not answer, what the Dispatcher knows."""
+        """Return all jobs in full, newest first; of one that does not answer, what the Dispatcher knows."""
         return list(self._threads.map(self._details_of, self.jobs()))
 
     def summaries(self) -> list[JobSummary]:
-        """All jobs as lists show them, newest first; of one that does not answer, what the Dispatcher knows."""
+        """Return all jobs as lists show them, newest first; of one that does not answer, what the Dispatcher knows."""
         return list(self._threads.map(self._summary_of, self.jobs()))
 
     def pending_checkpoints(self, job_id: str) -> tuple[CheckpointView, ...]:
-        """The checkpoints of a job that are under way, newest first; none of a job that has ended."""
+        """Return the checkpoints of a job that are under way, newest first; none of a job that has ended."""
         pending: tuple[CheckpointView, ...] = self._once(("pending", job_id), lambda: self._pending(JobId(job_id)))
         return pending
 

@@ -215,7 +215,7 @@ class RouteTable:
         return route, found
 
     def is_open(self, method: str, raw_path: str) -> bool:
-        """Whether something is answered to those who bring no token."""
+        """Return whether something is answered to those who bring no token."""
         try:
             return self.find(method, raw_path)[0].right is Right.NONE
         except RestError:

@@ -82,7 +82,7 @@ class StatesOfKeys:
         self._room = threading.BoundedSemaphore(MOST_QUESTIONS)
 
     def names(self, request: RestRequest) -> Any:
-        """Which states of an operator may be asked for, and of what type their keys are."""
+        """Return which states of an operator may be asked for, and of what type their keys are."""
         consistency = request.query.get("consistency", "live")
         return {
             "operator": request.path["operatorid"],
@@ -91,7 +91,7 @@ class StatesOfKeys:
         }
 
     def state(self, request: RestRequest) -> Any:
-        """What a state holds for a key."""
+        """Return what a state holds for a key."""
         if not self._is_enabled:
             raise RestError(403, "state is not shown by this cluster: rest.record-samples.enabled is false")
         consistency = request.query.get("consistency", "live")

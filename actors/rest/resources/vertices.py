@@ -63,7 +63,7 @@ def vertex_of(request: RestRequest) -> tuple[VertexView, VertexDetails]:
 
 
 def vertex(request: RestRequest) -> Any:
-    """A vertex with its subtasks."""
+    """Return a vertex with its subtasks."""
     view, more = vertex_of(request)
     now = now_ms()
     return {
@@ -98,7 +98,7 @@ def _subtask(one: SubtaskView, now: int) -> dict[str, Any]:
 
 
 def subtask(request: RestRequest) -> Any:
-    """The current attempt of one subtask."""
+    """Return the current attempt of one subtask."""
     _view, more = vertex_of(request)
     return _subtask(find_subtask(more, request.path["subtaskindex"]), now_ms())
 
@@ -132,7 +132,7 @@ def _entered(one: SubtaskView) -> dict[str, int]:
 
 
 def task_managers(request: RestRequest) -> Any:
-    """A vertex by the TaskManagers that its subtasks are on."""
+    """Return a vertex by the TaskManagers that its subtasks are on."""
     view, more = vertex_of(request)
     now = now_ms()
     groups: dict[str, list[SubtaskView]] = {}
@@ -159,7 +159,7 @@ def _on_task_manager(name: str, ones: list[SubtaskView], now: int) -> dict[str, 
 
 
 def watermarks(request: RestRequest) -> Any:
-    """The watermark that each subtask has given on last; those that have given none are left out."""
+    """Return the watermark that each subtask has given on last; those that have given none are left out."""
     _view, more = vertex_of(request)
     return [
         {"id": f"{one.subtask}.currentOutputWatermark", "value": str(int(one.numbers["watermark_ms"]))}
@@ -169,7 +169,7 @@ def watermarks(request: RestRequest) -> Any:
 
 
 def watermarks_of_job(request: RestRequest) -> Any:
-    """Where event time is in all operators, and what holds it back; not of Flink."""
+    """Return where event time is in all operators, and what holds it back; not of Flink."""
     job_id, makers_only = request.path["jobid"], request.query.get("makers", False)
     details = request.cluster.details(job_id) if makers_only else request.cluster.all_of(job_id)
     chosen = (

@@ -393,7 +393,7 @@ class OutputDirectory:
         return found
 
     def notes(self) -> list[str]:
-        """Names of the notes of what savepoints hold."""
+        """Return names of the notes of what savepoints hold."""
         names = [path.rpartition("/")[2] for path, _ in self.fs.list_files(self.own_staging)]
         return [name for name in names if name.startswith(NOTE)]
 
@@ -415,7 +415,8 @@ class OutputDirectory:
         return set(names)
 
     def visible(self) -> list[str]:
-        """Names of all files that readers see: those directly in the directory, and those in folders, if it has some.
+        """Return names of all files that readers see: those directly in the directory, and those in folders, if it has
+        some.
 
         Of folders only those that are called ``name=value`` count.
         """
@@ -495,7 +496,7 @@ class OutputDirectory:
         return found
 
     def newer_than_restored(self) -> list[PublicFile]:
-        """Public files of this sink that the restored checkpoint does not account for."""
+        """Return public files of this sink that the restored checkpoint does not account for."""
         accounts_for = self._history.accounts_for
         return [file for file in self.public_files() if not accounts_for(file.owner, file.checkpoint_id)]
 

@@ -125,7 +125,7 @@ class Endpoint:
 
 
 def basic_auth(user: str, password: str) -> dict[str, str]:
-    """Headers that say who asks, by name and password."""
+    """Return headers that say who asks, by name and password."""
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 

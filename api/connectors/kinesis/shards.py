@@ -62,14 +62,14 @@ class Shard:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Shard:
-        """That of ``ListShards``."""
+        """Return that of ``ListShards``."""
         parents = (told.get("ParentShardId"), told.get("AdjacentParentShardId"))
         is_closed = "EndingSequenceNumber" in told["SequenceNumberRange"]
         return cls(told["ShardId"], tuple(one for one in parents if one), _hashes(told), is_closed)
 
     @classmethod
     def of_child(cls, told: Mapping[str, Any]) -> Shard:
-        """That of ``ChildShards``."""
+        """Return that of ``ChildShards``."""
         return cls(told["ShardId"], tuple(told["ParentShards"]), _hashes(told))
 
     def as_dict(self) -> dict[str, Any]:

@@ -247,7 +247,7 @@ class Bookkeeping:
         return bool(cursor.rowcount)
 
     def num_rows_after(self, cursor: Any, history: SinkHistory, checkpoint_id: int) -> int:
-        """Rows that are committed and were prepared by this job for later checkpoints than one.
+        """Return rows that are committed and were prepared by this job for later checkpoints than one.
 
         Markers of other jobs, which had the sink before, do not count; those without an owner in their name do, as
         earlier versions gave names without one. None of this job's has been dropped: they are dropped by age, when

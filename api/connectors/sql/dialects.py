@@ -129,7 +129,7 @@ class Dialect(Protocol):
     """Behind an insert into one of ours: what is there stays, and does not count."""
 
     def quoted(self, *names: str) -> str:
-        """Names as one identifier: schema and table, or a column."""
+        """Return names as one identifier: schema and table, or a column."""
         ...
 
     def prepare(self, connection: Any, *, only_reads: bool = False) -> None:
@@ -201,7 +201,7 @@ class Dialect(Protocol):
 
 
 def usual_hint(kind: pa.DataType, column: Column) -> str:
-    """What may be done about values that do not fit a column."""
+    """Return what may be done about values that do not fit a column."""
     if kinds.is_timestamp(kind) and column.family.startswith("timestamp"):
         return "times with a zone and times without are not the same: say in the program which zone is meant"
     return "cast them in the program, or declare another column type"

@@ -90,7 +90,7 @@ class StateCounts:
                 self._entries[name] += _num_entries(table, len if name in _WINDOW_TIMERS else None)
 
     def num_entries(self, state: str | None) -> int:
-        """Values of one state, or of all but timers."""
+        """Return values of one state, or of all but timers."""
         if state is not None:
             return self._entries[state]
         return sum(self._entries.values()) - self.num_event_time_timers() - self.num_processing_time_timers()

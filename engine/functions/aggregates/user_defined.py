@@ -172,7 +172,7 @@ class UserAggregate(_OfRows):
     # -- accumulators --------------------------------------------------------------------------------------------------
 
     def created(self, count: int) -> list[Any]:
-        """Accumulators of no rows."""
+        """Return accumulators of no rows."""
         try:
             return [self._function.create_accumulator() for _ in range(count)]
         except BaseException as error:

@@ -304,7 +304,7 @@ class JobSavepoints:
         return self._decide(savepoint, SavepointStatus(savepoint.epoch, SavepointState.COMPLETE, message.path))
 
     def failed(self, message: CheckpointEnded, now_ms: int) -> tuple[list[Command], SavepointError | None]:
-        """There will be no savepoint.
+        """Give the savepoint up: there will be none.
 
         Returns:
             The answers; and, if the job's sources were stopped for it, why the job must be restarted to go on.

@@ -176,7 +176,7 @@ class SourceCoordinator:
         return [CancelTimer(_timer_key(uid)) for uid in self._sources]
 
     def take_back(self, subtasks: Iterable[tuple[VertexId, int]]) -> list[NextInputSplit]:
-        """Some subtasks go back to the newest complete checkpoint; see `SplitAssignment.take_back`."""
+        """Let some subtasks go back to the newest complete checkpoint; see `SplitAssignment.take_back`."""
         by_vertex: dict[VertexId, set[int]] = {}
         for vertex, subtask in subtasks:
             by_vertex.setdefault(vertex, set()).add(subtask)

@@ -237,7 +237,7 @@ class SplitAssignment:
         return self._answer_waiting() if waited else []
 
     def take_back(self, subtasks: Collection[int]) -> list[NextInputSplit]:
-        """Some readers go back to the newest complete checkpoint; all others go on.
+        """Let some readers go back to the newest complete checkpoint; all others go on.
 
         What those were given since it was triggered is unassigned again, in its old order and before all else: no
         snapshot that is restored holds it.

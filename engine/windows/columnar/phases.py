@@ -88,7 +88,7 @@ class ColumnarState:
             self._move_to(_unified(list(schemas.values())), schemas)
 
     def fitted(self, partial: pa.RecordBatch) -> pa.RecordBatch:
-        """Partial results in the table's schema, which gets wider if it must: everything is moved then.
+        """Return partial results in the table's schema, which gets wider if it must: everything is moved then.
 
         Raises:
             TypeMismatchError: If no type holds both.

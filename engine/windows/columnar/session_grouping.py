@@ -159,7 +159,7 @@ class SessionGrouping(WindowGrouping):
         return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
     def empty_sessions(self, schema: pa.Schema) -> pa.RecordBatch:
-        """No sessions, of the schema that records of ``schema`` give."""
+        """Return no sessions, of the schema that records of ``schema`` give."""
         keys, parts = self.empty_columns(schema)
         times = [pa.nulls(0, kind) for kind in (pa.int64(), pa.int64(), pa.bool_())]
         return pa.RecordBatch.from_arrays([*keys, *times, *parts], names=self.column_names)

@@ -91,6 +91,6 @@ class SliceGrouping(WindowGrouping):
         return self.results(merged, starts, starts + self.layout.size_ms)
 
     def empty_partial_results(self, schema: pa.Schema) -> pa.RecordBatch:
-        """No partial results, of the schema that records of ``schema`` give."""
+        """Return no partial results, of the schema that records of ``schema`` give."""
         keys, parts = self.empty_columns(schema)
         return pa.RecordBatch.from_arrays([*keys, *parts], names=self.part_schema_names)
