@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.state.reading.read_limits import number_in
 
@@ -70,6 +71,7 @@ def checks() -> Iterator[Check]:
     yield key_file(keys)
     yield job_folder(os.environ.get("HEADRACE_HA_DIR"), os.environ.get("HEADRACE_CLUSTER_ID"), keys)
     yield open_ports(ray_listeners(Path("/proc")))
+    yield _guarded("compiled loops", _compiled_loops)
     yield _guarded("a job in this process", _local_job)
     yield _guarded("a job on Ray", _ray_job)
 
@@ -295,6 +297,22 @@ def _guarded(name: str, check: Callable[[str], Check]) -> Check:
         return check(name)
     except Exception as error:
         return Check(name, False, f"{type(error).__name__}: {error}", "the message above is what a program would see")
+
+
+def _compiled_loops(name: str) -> Check:
+    """The loops of queries over keys: they are compiled here, unless they are in the cache, so that no query waits."""
+    began_s = time.monotonic()
+    from headrace.engine.frames import loops as frame_loops
+    from headrace.engine.tables import table_loops
+
+    took = f"{time.monotonic() - began_s:.1f} s"
+    loops: list[Any] = [table_loops.find_integers, frame_loops.range_ends]
+    stats = [one.stats for one in loops]
+    if any(one.cache_path is None for one in stats):
+        advice = "NUMBA_CACHE_DIR names a folder that can be written; without one each process compiles them"
+        return Check(name, False, f"compiled in {took}, and not kept", advice)
+    is_new = any(one.cache_misses for one in stats)
+    return Check(name, True, f"{f'compiled in {took}, and' if is_new else 'compiled,'} kept in {stats[0].cache_path}")
 
 
 def _local_job(name: str) -> Check:

@@ -23,8 +23,10 @@ from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.protocol.states import StageState
 
+from ..arguments.compiled_loops import loops_to_compile
 from ..arguments.places import is_submitted
 from .notebook_output import is_notebook
 
@@ -45,6 +47,7 @@ __all__ = [
     "html_of_stages",
     "render_html",
     "summary_line",
+    "tell_of_loops",
     "write_line",
 ]
 
@@ -508,6 +511,16 @@ class NotebookProgress(Progress):
             self._handle = display(content, display_id=True)
         else:
             self._handle.update(content)
+
+
+def tell_of_loops(job_graph: JobGraph, progress: object) -> None:
+    """Tell of it where a job's progress is shown, else on a terminal, unless ``HEADRACE_PROGRESS`` is ``none``."""
+    tell = progress.note if isinstance(progress, Progress) else write_line
+    is_shown = isinstance(progress, Progress) or sys.stderr.isatty()
+    if is_shown and os.environ.get("HEADRACE_PROGRESS") != "none":
+        line = loops_to_compile(job_graph)
+        if line is not None:
+            tell(line)
 
 
 def default_progress() -> Progress | None:

@@ -60,7 +60,15 @@ from ..jobs.deployment import (
 )
 from ..jobs.execution_result import JobExecutionResult
 from ..jobs.operation_progress import look_at
-from ..jobs.progress import JobStart, Progress, ProgressListener, TerminalProgress, default_progress, write_line
+from ..jobs.progress import (
+    JobStart,
+    Progress,
+    ProgressListener,
+    TerminalProgress,
+    default_progress,
+    tell_of_loops,
+    write_line,
+)
 from ..jobs.restoring import DryRunOver, Restore, adopted_from, restore_mode_of, restore_report
 from ..jobs.shown_program import ProgramShown, is_only_shown
 from ..rest.job_link import JobLink, link_line
@@ -419,6 +427,8 @@ class StreamExecutionEnvironment(EnvironmentSources):
                 is_kept = takes.retain_on_cancellation
             is_reached = self._cluster_settings.rest is not None or (is_on_ray and not cluster.is_on_private_ray())
             progress.begins(JobStart(job_id, job_name, delivery, is_kept, is_reached, offered))
+        if self._actor_system != "ray" or cluster.is_on_private_ray():
+            tell_of_loops(job_graph, progress)
         may_serve = self._actor_system == "ray" or self._cluster_settings.rest is not None
         if progress is not None and may_serve and is_link_wanted() and not self._deployment.is_detached:
             self._links.append(

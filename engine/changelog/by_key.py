@@ -70,6 +70,7 @@ class ByKey(Operator):
     keyed = True
     keeps_columns = True
     takes_changes = True
+    has_compiled_loops = True
 
     _state: Kept
 

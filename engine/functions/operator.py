@@ -295,6 +295,9 @@ class Operator:
     keeps_work: bool = False
     """Whether its work outside goes on when the job is suspended: what it commits counts still."""
 
+    has_compiled_loops: bool = False
+    """Whether it goes over keys by loops that are compiled, which the first use of an installation waits for."""
+
     def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
         """By which fields of its output records are where their keys belong, if records come dealt out by key.
 

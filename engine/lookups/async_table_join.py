@@ -58,6 +58,7 @@ class AsyncLookupJoinOfTables(AsyncWaitOperator):
     """
 
     may_change_records = False
+    has_compiled_loops = True
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ class LookupJoinOfTables(Operator):
 
     may_change_records = False
     face = "columns"
+    has_compiled_loops = True
 
     def __init__(self, lookup: TableLookup, terms: LookupTerms, cache: LookupCache | None = None) -> None:
         self.lookup = lookup

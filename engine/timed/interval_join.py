@@ -59,6 +59,7 @@ class IntervalJoinOfTables(Operator):
     face = "columns"
     keyed = True
     keeps_columns = True
+    has_compiled_loops = True
 
     def __init__(
         self,

@@ -64,6 +64,7 @@ class OverAggregate(Operator):
     face = "columns"
     keyed = True
     keeps_columns = True
+    has_compiled_loops = True
 
     def __init__(
         self,

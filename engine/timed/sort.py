@@ -49,6 +49,7 @@ class TemporalSort(Operator):
     face = "columns"
     keyed = True
     keeps_columns = True
+    has_compiled_loops = True
 
     def __init__(self, orders: Sequence[tuple[str, bool, bool | None]], *, input_schema: pa.Schema) -> None:
         self.orders = tuple(orders)

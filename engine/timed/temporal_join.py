@@ -61,6 +61,7 @@ class TemporalJoinOfTables(Operator):
     keyed = True
     keeps_columns = True
     takes_changes = True
+    has_compiled_loops = True
 
     def __init__(
         self,

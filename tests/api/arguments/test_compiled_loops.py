@@ -1,0 +1,77 @@
+"""The line that says that loops are compiled: when it is true, and only then.
+
+Families: against numba itself (which files it leaves), end to end on a copy of the installation that nobody has used.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.arguments.compiled_loops import are_compiled
+
+LOOPS = """
+import numba
+
+@numba.njit("int64(int64)", cache=True)
+def one_more(n):
+    return n + 1
+"""
+
+
+def test_what_numba_has_compiled_is_seen_until_its_source_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "own_loops.py"
+    source.write_text(LOOPS)
+    assert not are_compiled(source)
+    spec = importlib.util.spec_from_file_location("own_loops", source)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert made.one_more(1) == 2
+    assert are_compiled(source)
+    kept = next((tmp_path / "__pycache__").glob("*.nbi"))
+    os.utime(source, ns=(0, kept.stat().st_mtime_ns + 1))
+    assert not are_compiled(source)
+
+
+PROGRAM = """
+import sys
+import pyarrow as pa
+from headrace.table import TableEnvironment
+
+with TableEnvironment.create(parallelism=1, actor_system="local") as t:
+    t.create_temporary_view("v", pa.table({"k": [1, 1, 2]}))
+    for query in sys.argv[1:]:
+        print(sorted(t.execute_sql(query).to_arrow().to_pylist(), key=str))
+"""
+PLAIN, GROUPED = "SELECT k + 1 AS n FROM v", "SELECT k, COUNT(*) AS n FROM v GROUP BY k"
+
+
+@pytest.mark.campaign
+def test_a_new_installation_says_once_that_it_compiles(tmp_path):
+    package = Path(headrace.__path__[0])
+    shutil.copytree(package, tmp_path / "installed" / "headrace", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "HEADRACE_PROGRESS": "lines"}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    environment.pop("NUMBA_CACHE_DIR", None)
+
+    def run(*queries):
+        command = [sys.executable, "-c", PROGRAM, *queries]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+        return ended.stdout.count("\n"), ended.stderr.count("compiling loops for the first use")
+
+    assert run(PLAIN) == (1, 0)
+    assert run(GROUPED, GROUPED) == (2, 1)
+    assert run(GROUPED) == (1, 0)
+    kept = list((tmp_path / "installed" / "headrace" / "engine" / "tables" / "__pycache__").glob("table_loops.*.nbi"))
+    assert kept
+    shutil.rmtree(tmp_path / "installed" / "headrace" / "engine" / "tables" / "__pycache__")
+    environment["NUMBA_CACHE_DIR"] = str(tmp_path / "own")
+    assert [run(GROUPED), run(GROUPED)] == [(1, 1), (1, 0)]
