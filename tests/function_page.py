@@ -25,8 +25,9 @@ whether a value may be null. Names of functions are the same in small letters. W
 while the statement is planned, with its place in the text. Where Flink's generated code gives -1 or an empty text for
 a value that is missing from an array or map of literals, it is null here.
 
-Regular expressions are RE2's: no look-around, no references back. Paths into JSON are `lax` or `strict`, `$`, and
-`.name`, `['name']`, `[0]`, `[-1]`, `[*]` and `.*`.
+Regular expressions are RE2's: no look-around, no references back. Paths into JSON are `lax` or, if nothing is said,
+`strict`, `$`, and `.name`, `['name']`, `[0]`, `[-1]`, `[*]` and `.*`. Where a strict path leads nowhere, or to null,
+that is an error (`ON ERROR`), as a text that is no JSON; where a lax one does, it is empty (`ON EMPTY`).
 """
 
 

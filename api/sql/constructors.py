@@ -5,7 +5,9 @@ Source: Flink's documentation ("Value Construction Functions", "JSON Functions",
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from sqlglot import exp
 
 from .functions import json_functions as json
 from .functions import operators as sql
+from .functions.aggregates import AggregateFunction
 from .functions.arrays import array_of, element_at
 from .functions.contract import Typed, constant
 from .functions.maps import map_of, value_of
@@ -20,7 +23,17 @@ from .functions.rows import as_row
 from .parsing.errors import SqlError
 from .parsing.sql_types import arrow_type
 
-__all__ = ["CONSTRUCTORS", "array", "between", "bracket", "is_json", "overlaps", "row"]
+__all__ = [
+    "CONSTRUCTORS",
+    "JSON_AGGREGATES",
+    "array",
+    "between",
+    "bracket",
+    "is_json",
+    "json_aggregate",
+    "overlaps",
+    "row",
+]
 
 Bind = Callable[[Any], Typed]
 """Makes the expression of a tree."""
@@ -171,6 +184,25 @@ def _json_array(bind: Bind, tree: exp.Anonymous) -> Typed:
     skips = _skips_nulls("JSON_ARRAY", clauses, "ABSENT")
     values = [(_json_part(bind, one), _is_json_call(one)) for one in arguments]
     return json.json_array(values, skips_nulls=skips)
+
+
+JSON_AGGREGATES = ("JSON_OBJECTAGG", "JSON_ARRAYAGG")
+"""Aggregate functions with words between their arguments."""
+
+
+def json_aggregate(
+    bind: Bind, function: AggregateFunction, tree: exp.Anonymous
+) -> tuple[AggregateFunction, list[Typed]]:
+    """Return one of `JSON_AGGREGATES` as the words of a call say, and its arguments."""
+    arguments, clauses = _split(tree)
+    is_object = function.name == "JSON_OBJECTAGG"
+    skips = _skips_nulls(function.name, clauses, "NULL" if is_object else "ABSENT")
+    if len(arguments) != 1 or isinstance(arguments[0], exp.Tuple) != is_object:
+        message = f"{function.name} takes {'a name and a value' if is_object else 'a value'}"
+        raise SqlError(message, hint=f"the call is {function.usage}")
+    *name, value = arguments[0].expressions if is_object else arguments
+    made = functools.partial(function.bind, skips_nulls=skips, is_json=_is_json_call(value))
+    return replace(function, bind=made), [*map(bind, name), _json_part(bind, value)]
 
 
 def _json_part(bind: Bind, tree: Any) -> Typed:

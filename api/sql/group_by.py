@@ -16,6 +16,7 @@ from sqlglot import exp
 from headrace.engine.columns.expressions import col
 from headrace.engine.functions.aggregates.contract import Aggregate
 
+from .constructors import JSON_AGGREGATES, json_aggregate
 from .expressions import ExpressionBinder, is_aggregate_call
 from .functions.aggregates import aggregate_call
 from .functions.contract import Typed
@@ -147,7 +148,10 @@ class GroupedBinder(ExpressionBinder):
             message = "COUNT needs an argument"
             raise SqlError(message)
         function = self.functions.aggregate(str(call.name))
-        given = [self._inner.bind(one) for one in arguments if not isinstance(one, exp.Star)]
+        if function.name in JSON_AGGREGATES:
+            function, given = json_aggregate(self._inner.bind, function, call)
+        else:
+            given = [self._inner.bind(one) for one in arguments if not isinstance(one, exp.Star)]
         made = aggregate_call(function, given, condition, distinct=distinct)
         return made.result(*(self._part(part) for part in made.parts))
 

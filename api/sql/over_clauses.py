@@ -16,6 +16,7 @@ from headrace.engine.errors import nearest
 from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, lead, rank, row_number
 from headrace.engine.plan.plan import Order
 
+from .constructors import JSON_AGGREGATES
 from .contract import Queries
 from .expressions import ExpressionBinder, interval_ms, whole_number
 from .functions.aggregates import AGGREGATES, aggregate_call
@@ -156,6 +157,9 @@ class OverBinder:
             there = [*_PLACES, *_NEIGHBOURS, *AGGREGATES]
             message = f"there is no function {name} that is called over a window"
             raise SqlError(message, hint=nearest(name, there) or f"there are {', '.join(there)}")
+        if name in JSON_AGGREGATES:
+            message = f"{name} over a window is not supported"
+            raise SqlError(message, hint="GROUP BY gathers values, and a join puts them beside the rows")
         is_distinct = bool(given) and isinstance(given[0], exp.Distinct)
         if is_distinct:
             given = list(given[0].expressions)

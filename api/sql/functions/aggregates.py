@@ -31,6 +31,7 @@ from ..parsing.sql_types import sql_name
 from .arrays import distinct_key
 from .coercion import as_decimal_type, cast_to, is_number, is_text, list_like
 from .contract import KernelCall, Typed, constant, require, row_by_row
+from .json_functions import array_of_rows, object_of_rows
 from .operators import divide, multiply
 from .rows import as_row
 
@@ -134,7 +135,7 @@ def _of_distinct(function: AggregateFunction, argument: Typed, more: Sequence[Ty
 def _as_row(arguments: Sequence[Typed]) -> Typed:
     """A row is never null itself, so that an array keeps its nulls."""
     if not arguments:
-        message = "ARRAY_AGG needs an argument"
+        message = "an array is made of an argument"
         raise SqlError(message)
     return as_row(*arguments)
 
@@ -309,6 +310,20 @@ def _counted(values: list[Any]) -> list[tuple[Any, int]]:
     return list(found.values())
 
 
+def _json(make: Callable[..., Typed], is_null_skipped: bool) -> Callable[..., AggregateCall]:
+    """JSON of the rows of arguments; what SQL says with words comes by name (`headrace.sql.constructors`)."""
+
+    def bind(rows: Typed | None, *, skips_nulls: bool = is_null_skipped, is_json: bool = False) -> AggregateCall:
+        assert rows is not None
+        kind = pa.list_(rows.kind)
+        return AggregateCall(
+            (statistics.collect_list(rows.expression),),
+            lambda found: make(Typed(found.expression, kind), skips_nulls=skips_nulls, is_json=is_json),
+        )
+
+    return bind
+
+
 _OF_INTEGERS = "sums are exact, where Flink's wrap around"
 
 AGGREGATES: dict[str, AggregateFunction] = {
@@ -346,5 +361,11 @@ AGGREGATES: dict[str, AggregateFunction] = {
         AggregateFunction("COLLECT", "COLLECT([DISTINCT] x)", _collect,
                           "The values and how often each came; nulls are skipped.",
                           "the type is MAP<x, INT> and not MULTISET<x>"),
+        AggregateFunction("JSON_OBJECTAGG", "JSON_OBJECTAGG([KEY] name VALUE x [{NULL | ABSENT} ON NULL])",
+                          _json(object_of_rows, is_null_skipped=False), "A JSON object of names and values.",
+                          "no OVER", takes_distinct=False, more=1, as_one=_as_row),
+        AggregateFunction("JSON_ARRAYAGG", "JSON_ARRAYAGG(x [{NULL | ABSENT} ON NULL])",
+                          _json(array_of_rows, is_null_skipped=True), "A JSON array of the values.",
+                          "no OVER", takes_distinct=False, as_one=_as_row),
     )
 }  # fmt: skip

@@ -173,7 +173,12 @@ def _as_numbers(text: Value, to: pa.DataType) -> Value:
     if pa.types.is_decimal(to):
         return KERNELS["cast"](pc.utf8_trim_whitespace(text), to=to)
     if pa.types.is_floating(to):
-        return pc.cast(pc.utf8_trim_whitespace(text), to)
+        trimmed = pc.utf8_trim_whitespace(text)
+        is_word = pc.match_substring_regex(trimmed, r"(?i)^[+-]?(nan|inf)")
+        if pc.any(pc.and_not(is_word, pc.match_substring_regex(trimmed, r"^[+-]?(NaN|Infinity)$"))).as_py():
+            message = "a text is no number: NaN and Infinity are written so"
+            raise ValueError(message)
+        return pc.cast(trimmed, to)
     return pc.cast(pc.replace_substring_regex(text, _WHOLE, r"\1"), to)
 
 

@@ -6,9 +6,10 @@ Source: Flink's documentation ("JSON Functions"); paths are those of `headrace.s
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -25,6 +26,7 @@ from .spelling import double_text, iso_text
 
 __all__ = [
     "FUNCTIONS",
+    "array_of_rows",
     "encoder_of",
     "is_json",
     "json_array",
@@ -33,6 +35,7 @@ __all__ = [
     "json_object",
     "json_query",
     "json_value",
+    "object_of_rows",
 ]
 
 _TEXT = pa.string()
@@ -91,26 +94,29 @@ class _Exists:
     def __call__(self, text: str | None, path: str) -> bool | None:
         if text is None:
             return None
-        wanted = path_of(path)
         try:
-            return wanted.find(parsed_json(text)) is not None
+            return _found(text, path_of(path)) is not None
         except (ValueError, NotFoundError) as error:
-            if not wanted.is_strict:
-                return False
             if self._on_error == "ERROR":
                 raise ValueError(str(error)) from error
             return {"TRUE": True, "FALSE": False}.get(self._on_error)
 
 
 def _found(text: str, path: JsonPath) -> Any:
-    """What a path finds; null, and what a lax one does not find, is None."""
-    document = parsed_json(text)
+    """What a path finds. A lax one finds None where nothing is, or null, or no JSON; for a strict one these are errors.
+
+    Of a text that is nothing but null nothing can be found, as in Flink.
+    """
+    found = None
     try:
-        return path.find(document)
-    except NotFoundError:
+        found = path.find(parsed_json(text))
+    except (ValueError, NotFoundError):
         if path.is_strict:
             raise
-        return None
+    if found is None and (path.is_strict or text.strip() == "null"):
+        message = "there is null"
+        raise NotFoundError(message)
+    return found
 
 
 def json_value(
@@ -153,15 +159,17 @@ class _Scalar:
     def __call__(self, text: str | None, if_empty: Any, if_error: Any, path: str) -> Any:
         if text is None:
             return None
+        wanted = path_of(path)
         try:
-            found = _found(text, path_of(path))
-            if isinstance(found, (dict, list)):
+            found = _found(text, wanted)
+            is_scalar = not isinstance(found, (dict, list))
+            if wanted.is_strict and not is_scalar:
                 message = f"{path} is no scalar"
                 raise ValueError(message)
         except (ValueError, NotFoundError) as error:
             return _otherwise(self._on_error, if_error, error)
-        if found is None:
-            return _otherwise(self._on_empty, if_empty, NotFoundError(f"there is nothing at {path}"))
+        if found is None or not is_scalar:
+            return _otherwise(self._on_empty, if_empty, NotFoundError(f"there is no scalar at {path}"))
         return _as_scalar(found, self._kind)
 
 
@@ -206,12 +214,14 @@ class _Part:
     def __call__(self, text: str | None, path: str) -> Any:
         if text is None:
             return None
+        wanted = path_of(path)
         try:
-            found = _found(text, path_of(path))
-            if found is None:
-                return self._instead(self._on_empty, NotFoundError(f"there is nothing at {path}"))
-            if self._wrapper == "UNCONDITIONAL" or (self._wrapper == "CONDITIONAL" and not isinstance(found, list)):
+            found = _found(text, wanted)
+            is_wrapped = self._wrapper == "CONDITIONAL" and not isinstance(found, list)
+            if found is not None and (is_wrapped or self._wrapper == "UNCONDITIONAL"):
                 found = [found]
+            if not wanted.is_strict and not isinstance(found, (dict, list)):
+                return self._instead(self._on_empty, NotFoundError(f"there is no object or array at {path}"))
             return self._given(found, path)
         except (ValueError, NotFoundError) as error:
             return self._instead(self._on_error, error)
@@ -349,6 +359,55 @@ class _Array:
             if value is not None or not self._skips_nulls
         ]
         return f"[{','.join('null' if value is None else encode(value) for encode, value in pairs)}]"
+
+
+def object_of_rows(rows: Typed, *, skips_nulls: bool, is_json: bool) -> Typed:
+    """What JSON_OBJECTAGG makes of the list of its pairs of a name and a value."""
+    return _gathered("JSON_OBJECTAGG", _Gathered.object_of, rows, skips_nulls=skips_nulls, is_json=is_json)
+
+
+def array_of_rows(rows: Typed, *, skips_nulls: bool, is_json: bool) -> Typed:
+    """What JSON_ARRAYAGG makes of the list of its values, each in a row of its own."""
+    return _gathered("JSON_ARRAYAGG", _Gathered.array_of, rows, skips_nulls=skips_nulls, is_json=is_json)
+
+
+def _gathered(name: str, make: Callable[..., str], rows: Typed, *, skips_nulls: bool, is_json: bool) -> Typed:
+    *names, value = rows.kind.value_type
+    if names and not is_text(names[0].type):
+        message = f"a name in JSON is a text; got {sql_name(names[0].type)}"
+        raise SqlError(message, hint="CAST it to STRING")
+    encode = str if is_json else encoder_of(value.type)
+    function = functools.partial(make, _Gathered(encode, skips_nulls))
+    kernel = row_by_row(function, _TEXT, sees_nulls=True)
+    return Typed(KernelCall(name, kernel, (rows.expression,), _TEXT, form=(skips_nulls, is_json)), _TEXT)
+
+
+class _Gathered:
+    """Makes JSON of rows that an aggregate has gathered: of a value, behind its name in an object."""
+
+    def __init__(self, encode: Callable[[Any], str], skips_nulls: bool) -> None:
+        self._encode = encode
+        self._skips_nulls = skips_nulls
+
+    def _told(self, rows: list[dict[str, Any]] | None) -> Iterator[tuple[Any, str]]:
+        for row in rows or ():
+            *name, value = row.values()
+            if value is not None or not self._skips_nulls:
+                yield name[0] if name else None, "null" if value is None else self._encode(value)
+
+    def object_of(self, rows: list[dict[str, Any]] | None, form: Any) -> str:
+        found: dict[str, str] = {}
+        for name, value in self._told(rows):
+            if name is None or name in found:
+                message = (
+                    "JSON_OBJECTAGG has a name that is null" if name is None else f"JSON_OBJECTAGG has {name!r} twice"
+                )
+                raise ValueError(message)
+            found[name] = value
+        return f"{{{','.join(f'{json_of(name)}:{value}' for name, value in found.items())}}}"
+
+    def array_of(self, rows: list[dict[str, Any]] | None, form: Any) -> str:
+        return f"[{','.join(value for _, value in self._told(rows))}]"
 
 
 def _json_string(value: Typed) -> Typed:

@@ -1,6 +1,6 @@
 """Paths into JSON: the part of JSONPath that is known, and how it is followed.
 
-A path is ``lax`` (if nothing is said) or ``strict``, ``$``, and steps: ``.name``, ``['name']``, ``[0]``, ``[-1]`` (from
+A path is ``lax`` or ``strict`` (if nothing is said), ``$``, and steps: ``.name``, ``['name']``, ``[0]``, ``[-1]`` (from
 the end), ``[*]`` and ``.*``. What a lax path does not find is empty; for a strict one that is an error. Filters, slices
 and ``..`` are refused. A path with a star finds a list, whatever is in it.
 
@@ -93,7 +93,7 @@ def path_of(text: str) -> JsonPath:
     if not rest:
         message = "a path begins with $"
         raise ValueError(message)
-    return JsonPath((mode or "").lower() == "strict", tuple(steps))
+    return JsonPath((mode or "").lower() != "lax", tuple(steps))
 
 
 def _step(found: re.Match[str]) -> Any:

@@ -24,7 +24,7 @@ from headrace.table import TableEnvironment
         ("JSON_UNQUOTE('[1]')", "[1]", "STRING"),
         (r"""JSON_VALUE('{"a": true}', '$.a')""", "true", "STRING"),
         (r"""JSON_VALUE('{"a": true}', '$.a' RETURNING BOOLEAN)""", True, "BOOLEAN"),
-        (r"""JSON_VALUE('{}', '$.a' RETURNING INT NULL ON EMPTY DEFAULT 1 ON ERROR)""", None, "INT"),
+        (r"""JSON_VALUE('{}', '$.a' RETURNING INT NULL ON EMPTY DEFAULT 1 ON ERROR)""", 1, "INT"),
         (r"""JSON_VALUE('{"a": []}', '$.a' RETURNING INT DEFAULT 1 ON EMPTY NULL ON ERROR)""", None, "INT"),
         (r"""JSON_VALUE('{"a": 1.50}', '$.a')""", "1.50", "STRING"),
         (r"""JSON_VALUE('{"a": 1e5}', '$.a')""", "1E+5", "STRING"),
@@ -175,11 +175,11 @@ def test_what_is_not_there_is_refused_when_planned(expression, error):
     "expression",
     [
         "JSON_VALUE('nope', '$' ERROR ON ERROR)",
-        "JSON_VALUE('{}', '$.a' ERROR ON EMPTY)",
+        "JSON_VALUE('{}', 'lax $.a' ERROR ON EMPTY)",
         "JSON_VALUE('{}', 'strict $.a' ERROR ON ERROR)",
         "JSON_VALUE('[\"x\"]', '$[0]' RETURNING INTEGER)",
         "JSON_QUERY('1', '$' ERROR ON ERROR)",
-        "JSON_QUERY('{}', '$.a' ERROR ON EMPTY EMPTY ARRAY ON ERROR)",
+        "JSON_QUERY('{}', 'lax $.a' ERROR ON EMPTY EMPTY ARRAY ON ERROR)",
         "JSON_EXISTS('{}', 'strict $.a' ERROR ON ERROR)",
         "JSON_STRING(CAST('NaN' AS DOUBLE))",
     ],
@@ -189,10 +189,38 @@ def test_an_error_that_is_asked_for_fails(expression):
         column_of(expression)
 
 
+WHERE = "DEFAULT 'E' ON EMPTY DEFAULT 'R' ON ERROR"
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "value", "part", "exists"),
+    [
+        ('{"n": null}', "$.z", "R", "{}", True),
+        ('{"n": null}', "lax $.z", "E", "[]", False),
+        ('{"n": null}', "strict $.n", "R", "{}", True),
+        ('{"n": null}', "lax $.n", "E", "[]", False),
+        ("no json", "$", "R", "{}", True),
+        ("no json", "lax $", "E", "[]", False),
+        ("null", "$", "R", "{}", True),
+        ("null", "lax $.a", "R", "{}", True),
+        ('{"c": [1]}', "$.c", "R", "[1]", True),
+        ('{"c": [1]}', "lax $.c", "E", "[1]", True),
+        ('{"c": [1]}', "$.c[0]", "1", "{}", True),
+        ('{"c": [1]}', "lax $.c[0]", "1", "[]", True),
+        ('{"c": [1]}', "$.c[*].a", "R", "[]", True),
+        ('{"c": [1]}', "lax $.c[*].a", "E", "[]", True),
+    ],
+)
+def test_what_is_not_found_is_empty_or_an_error_as_in_flink(document, path, value, part, exists):
+    assert value_of(f"JSON_VALUE('{document}', '{path}' {WHERE})")[0] == value
+    assert value_of(f"JSON_QUERY('{document}', '{path}' EMPTY ARRAY ON EMPTY EMPTY OBJECT ON ERROR)")[0] == part
+    assert value_of(f"JSON_EXISTS('{document}', '{path}' TRUE ON ERROR)")[0] is exists
+
+
 def test_paths_and_defaults_may_be_columns():
     table = pa.table({"j": ['{"a": 1}', '{"b": [2]}', None], "p": ["$.a", "$.b[0]", "$.a"], "d": ["x", "y", "z"]})
     assert column_of("JSON_VALUE(j, p)", table).to_pylist() == ["1", "2", None]
-    assert column_of("JSON_VALUE(j, '$.a' DEFAULT d ON EMPTY)", table).to_pylist() == ["1", "y", None]
+    assert column_of("JSON_VALUE(j, 'lax $.a' DEFAULT d ON EMPTY)", table).to_pylist() == ["1", "y", None]
     assert column_of("JSON_OBJECT('d' VALUE d, 'j' VALUE JSON(j))", table).to_pylist()[:2] == [
         '{"d":"x","j":{"a":1}}', '{"d":"y","j":{"b":[2]}}',
     ]  # fmt: skip
