@@ -37,7 +37,62 @@ _STREAM = {
     "get_execution_config": "get_execution_environment() and its setters",
 }
 
-ABSENT: dict[str, dict[str, str]] = {"StreamExecutionEnvironment": _ENVIRONMENT, "DataStream": _STREAM}
+_MODULES = "nothing: all functions are there, and create_temporary_function adds more"
+_JAVA = "udf, udtf and udaf: functions are those of Python"
+_MODELS = "udf: a function of Python calls the model"
+_PLANS = "COMPILE PLAN and EXECUTE PLAN of SQL"
+
+_TABLE_ENVIRONMENT = {
+    "register_catalog": "create_catalog(name, options), or CREATE CATALOG",
+    "get_catalog": "the list_ methods, and SHOW and DESCRIBE of SQL",
+    "load_module": _MODULES,
+    "unload_module": _MODULES,
+    "use_modules": _MODULES,
+    "list_modules": _MODULES,
+    "list_full_modules": _MODULES,
+    "create_java_temporary_system_function": _JAVA,
+    "create_java_temporary_function": _JAVA,
+    "create_java_function": _JAVA,
+    "drop_function": "drop_temporary_function: functions belong to the program",
+    "list_user_defined_functions": "list_functions",
+    "list_materialized_tables": "list_tables: there are no materialized tables",
+    "create_model": _MODELS,
+    "create_temporary_model": _MODELS,
+    "drop_model": _MODELS,
+    "drop_temporary_model": _MODELS,
+    "list_models": _MODELS,
+    "list_temporary_models": _MODELS,
+    "add_python_file": _ENVIRONMENT["add_python_file"],
+    "add_python_archive": _ENVIRONMENT["add_python_archive"],
+    "set_python_requirements": _ENVIRONMENT["set_python_requirements"],
+    "load_plan": _PLANS,
+    "compile_plan_sql": _PLANS,
+    "execute_plan": _PLANS,
+    "to_append_stream": "to_data_stream",
+    "to_retract_stream": "to_changelog_stream",
+}
+
+_TABLE = {
+    "get_schema": "schema",
+    "get_resolved_schema": "schema",
+    "flat_aggregate": "aggregate with a function that gives an ARRAY, and UNNEST; or ROW_NUMBER() for the first rows",
+    "to_changelog": "to_changelog_stream of the environment",
+    "from_changelog": "from_changelog_stream of the environment",
+}
+
+_TABLE_RESULT = {
+    "get_table_schema": "schema",
+    "get_resolved_schema": "schema",
+    "get_result_kind": "is_query",
+}
+
+ABSENT: dict[str, dict[str, str]] = {
+    "StreamExecutionEnvironment": _ENVIRONMENT,
+    "DataStream": _STREAM,
+    "TableEnvironment": _TABLE_ENVIRONMENT,
+    "Table": _TABLE,
+    "TableResult": _TABLE_RESULT,
+}
 """By class and name: what to use instead."""
 
 

@@ -31,11 +31,12 @@ from .expressions.table_windows import (
     Tumble,
     row_interval,
 )
-from .functions import udf, udtf
+from .functions import ScalarFunction, TableFunction, udf, udtf
 from .inserting import StatementSet
 from .result import TableResult
 from .table import (
     AggregatedTable,
+    AggregatedWindows,
     GroupedTable,
     OverWindowedTable,
     Table,
@@ -52,6 +53,7 @@ __all__ = [
     "UNBOUNDED_ROW",
     "AggregateFunction",
     "AggregatedTable",
+    "AggregatedWindows",
     "DataTypes",
     "EnvironmentSettings",
     "Expression",
@@ -61,6 +63,7 @@ __all__ = [
     "Over",
     "OverWindow",
     "OverWindowedTable",
+    "ScalarFunction",
     "Schema",
     "Session",
     "Slide",
@@ -68,6 +71,7 @@ __all__ = [
     "Table",
     "TableDescriptor",
     "TableEnvironment",
+    "TableFunction",
     "TablePipeline",
     "TableResult",
     "Tumble",

@@ -215,7 +215,7 @@ class MemoryCatalog(Catalog):
 
     def __init__(self, default_database: str = "default") -> None:
         self.default_database = default_database
-        self._databases: dict[str, dict[str, CatalogTable | CatalogView]] = {default_database: {}}
+        self._databases: dict[str, dict[str, CatalogTable | CatalogView | TemporaryView]] = {default_database: {}}
 
     def databases(self) -> list[str]:
         """Return the names of databases."""
@@ -237,8 +237,8 @@ class MemoryCatalog(Catalog):
         """Return what is under a name."""
         return self._databases.get(path.database, {}).get(path.name)
 
-    def create(self, path: ObjectPath, entry: CatalogTable | CatalogView) -> None:
-        """Keep a table or view."""
+    def create(self, path: ObjectPath, entry: CatalogTable | CatalogView | TemporaryView) -> None:
+        """Keep a table or view; a query of the Table API, too."""
         if path.name in self._databases[path.database]:
             raise taken(path)
         self._databases[path.database][path.name] = entry
@@ -372,8 +372,15 @@ class Catalogs:
                 raise taken(path)
             self.temporary[path] = entry
             return
-        assert not isinstance(entry, (TemporaryTable, TemporaryView))
-        self.catalogs[path.catalog].create(path, entry)
+        assert not isinstance(entry, TemporaryTable)
+        catalog = self.catalogs[path.catalog]
+        if isinstance(catalog, MemoryCatalog):
+            catalog.create(path, entry)
+        elif isinstance(entry, TemporaryView):
+            message = f"a catalog of type {catalog.kind!r} keeps texts, and a query of the Table API has none"
+            raise SqlError(message, hint="CREATE VIEW has one; create_temporary_view keeps it with the program")
+        else:
+            catalog.create(path, entry)
 
     def drop(self, kind: str, name: str, *, if_exists: bool, is_temporary: bool = False) -> None:
         """Forget a table or a view.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,9 +20,11 @@ from headrace.engine.optimizer.stream_traits import takes_back
 from headrace.engine.plan.plan import Node
 from headrace.state.credentials import masked
 
+from ..arguments.absent_names import absence_of
 from ..arguments.checks import require_instance
 from ..dataset import ExecutionEnvironment
 from ..dataset.dataset import DataSet
+from ..sql.functions.contract import Function, Typed, literal_of
 from ..sql.functions.registry import FunctionRegistry, SqlFunction
 from ..sql.hints import table_options
 from ..sql.parsing.errors import SqlError, SqlText
@@ -82,8 +84,16 @@ class TableEnvironment(CatalogVerbs):
     def __init__(self, mode: str, parallelism: int | None, options: Mapping[str, Any]) -> None:
         self._catalogs = Catalogs()
         self._functions = FunctionRegistry()
+        self._functions.add(
+            Function("CURRENT_DATABASE", "CURRENT_DATABASE()", self._current_database, 0, 0, "The current database.")
+        )
         self._unnamed: list[GivenTable] = []
         self._execution = Execution(mode, parallelism, options)
+
+    if not TYPE_CHECKING:  # who checks types says himself that there is no such method
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(absence_of("TableEnvironment", name), name=name, obj=self)
 
     @staticmethod
     def create(
@@ -137,6 +147,9 @@ class TableEnvironment(CatalogVerbs):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _current_database(self) -> Typed:
+        return literal_of(self._catalogs.current[1], pa.string())
 
     # ------------------------------------------------------------------------------------------------------- statements
 
@@ -305,6 +318,16 @@ class TableEnvironment(CatalogVerbs):
             self._catalogs.add(name, TemporaryView(rows.relation_in(self)), is_temporary=True)
             return
         self._catalogs.add(name, self._temporary(GivenTable.of(rows), event_time, delay), is_temporary=True)
+
+    def create_view(self, view_path: str, table: Table, ignore_if_exists: bool = False) -> None:
+        """Keep a table of this environment in a catalog as a view; one in files has views of CREATE VIEW alone.
+
+        Raises:
+            SqlError: If the name is taken, unless that is ignored, or the catalog keeps texts.
+        """
+        require_instance("a view is of a Table", Table, table)
+        if not (ignore_if_exists and self._catalogs.find(self._catalogs.path_of(view_path)) is not None):
+            self._catalogs.add(view_path, TemporaryView(table.relation_in(self)), is_temporary=False)
 
     def create_temporary_function(
         self, name: str, function: UserDefinedFunction | UserDefinedTableFunction | UserDefinedAggregateFunction

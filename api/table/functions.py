@@ -1,11 +1,12 @@
 """Functions of Python in SQL: of values, row by row, or of Arrow arrays; and functions that give rows.
 
-Source: PyFlink's ``udf``, ``udtf``.
+Source: PyFlink's ``udf``, ``udtf``, ``ScalarFunction``, ``TableFunction``.
 """
 
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,62 +22,133 @@ from headrace.state.credentials import masked
 from headrace.state.values.sharing import shown
 
 from ..sql.functions.coercion import cast_to
-from ..sql.functions.contract import Function, KernelCall, RowCall, TableFunction, Typed, as_arrays
+from ..sql.functions.contract import Function, KernelCall, RowCall, Typed, as_arrays
+from ..sql.functions.contract import TableFunction as SqlTableFunction
 from ..sql.parsing.sql_types import parse_type, sql_name
 from .aggregate_functions import argument_counts
 from .expressions.expression import Expression, call
 
-__all__ = ["UserDefinedFunction", "UserDefinedTableFunction", "udf", "udtf"]
+__all__ = ["ScalarFunction", "TableFunction", "UserDefinedFunction", "UserDefinedTableFunction", "udf", "udtf"]
+
+
+class ScalarFunction(ABC):
+    """A function of values as an object, which keeps what it needs; made a function of SQL by `udf`."""
+
+    @abstractmethod
+    def eval(self, *values: Any) -> Any:
+        """Return the value of a row; None is NULL."""
+
+    def is_deterministic(self) -> bool:
+        """Whether equal values give equal results."""
+        return True
+
+
+class TableFunction(ABC):
+    """A function that gives rows, as an object; made a function of SQL by `udtf`."""
+
+    @abstractmethod
+    def eval(self, *values: Any) -> Any:
+        """Give the rows of a row, as a function of `udtf` does."""
 
 
 def udf(
-    function: Callable[..., Any] | None = None,
-    *,
-    result_type: Any,
-    input_types: Sequence[Any] | None = None,
+    function: Callable[..., Any] | ScalarFunction | None = None,
+    input_types: Any = None,
+    result_type: Any = None,
+    deterministic: bool | None = None,
+    name: str | None = None,
     func_type: str = "general",
-    deterministic: bool = True,
 ) -> Any:
     """Make a function of SQL of one of Python; also as a decorator.
 
     Args:
         function: Takes values and gives one; None is SQL's null, on both sides. It is called for every row, though its
             arguments are the same, or there are none. With ``func_type="arrow"`` it takes Arrow arrays and gives one of
-            the same length; without arguments it gives one value, which all rows of a batch have.
+            the same length, with ``func_type="pandas"`` series of pandas; without arguments it gives one value, which
+            all rows of a batch have. A `ScalarFunction` is one by its ``eval``.
+        input_types: The types it takes, or the type, if it is one; arguments are cast to them. None takes what comes.
         result_type: The type of what it gives: as in SQL (``"BIGINT"``, ``"ARRAY<STRING>"``) or an Arrow type.
-        input_types: The types it takes; arguments are cast to them. None takes what comes.
-        func_type: ``general`` (row by row) or ``arrow``.
         deterministic: Whether equal values give equal results. Then what is written twice may be computed once; if not,
-            each call in a text is made for itself.
+            each call in a text is made for itself. None asks ``is_deterministic()``, and is true without it.
+        name: What it is called in errors; None for its own name.
+        func_type: ``general`` (row by row), ``arrow`` or ``pandas``.
 
     Raises:
         ProgramError: If it is no function, or a type is unknown.
     """
+    if result_type is None:
+        message = "a function has a type"
+        raise ProgramError(message, hint='say what it gives: udf(..., result_type="BIGINT")')
     if function is None:
-        return functools.partial(
-            udf, result_type=result_type, input_types=input_types, func_type=func_type, deterministic=deterministic
-        )
-    if func_type not in ("general", "arrow"):
-        message = f"func_type is general or arrow; got {func_type!r}"
+        return lambda given: udf(given, input_types, result_type, deterministic, name, func_type)
+    if func_type not in ("general", "arrow", "pandas"):
+        message = f"func_type is general, arrow or pandas; got {func_type!r}"
         raise ProgramError(message)
-    inputs = None if input_types is None else tuple(map(parse_type, input_types))
-    is_arrow = func_type == "arrow"
+    called, kind = _callable(function), parse_type(result_type)
+    if deterministic is None:
+        deterministic = bool(function.is_deterministic()) if hasattr(function, "is_deterministic") else True
     return UserDefinedFunction(
-        function, parse_type(result_type), inputs, is_arrow=is_arrow, is_deterministic=deterministic
+        _OfSeries(called, kind) if func_type == "pandas" else called,
+        kind,
+        _types_of(input_types),
+        name=name or _name_of(function),
+        is_arrow=func_type != "general",
+        is_deterministic=deterministic,
     )
+
+
+def _types_of(given: Any) -> tuple[pa.DataType, ...] | None:
+    """The types that a function takes; one need be in no list."""
+    if given is None:
+        return None
+    return tuple(map(parse_type, given if isinstance(given, (list, tuple)) else [given]))
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _callable(function: Any) -> Callable[..., Any]:
+    """What is called of a function, or of an object that is one by its ``eval``.
+
+    Raises:
+        ProgramError: If it is neither, or wants to be opened.
+    """
+    if isinstance(function, type):
+        message = f"a function is an object, not the class {function.__name__}"
+        raise ProgramError(message, hint=f"pass {function.__name__}()")
+    called: Any = getattr(function, "eval", function)
+    if not callable(called):
+        message = f"a function can be called, or has a method eval; got {function!r}"
+        raise ProgramError(message)
+    unknown = [one for one in ("open", "close") if called is not function and hasattr(function, one)]
+    if unknown:
+        message = f"{unknown[0]} of a function of SQL is not called"
+        raise ProgramError(message, hint="prepare in __init__, or when eval is called first")
+    return called
+
+
+class _OfSeries:
+    """Calls a function with series of pandas for Arrow arrays."""
+
+    def __init__(self, function: Callable[..., Any], kind: pa.DataType) -> None:
+        functools.update_wrapper(self, function)  # it takes as many arguments
+        self._function = function
+        self._kind = kind
+
+    def __call__(self, *arrays: pa.Array) -> pa.Array:
+        result = self._function(*(one.to_pandas() for one in arrays))
+        return pa.array(result, self._kind, from_pandas=True)
 
 
 class _PythonFunction:
     """A function of Python with the types that it takes; None for what comes."""
 
-    def __init__(self, function: Callable[..., Any], inputs: tuple[pa.DataType, ...] | None) -> None:
+    def __init__(self, function: Callable[..., Any], inputs: tuple[pa.DataType, ...] | None, name: str) -> None:
         self._function = function
         self._inputs = inputs
-
-    @property
-    def name(self) -> str:
-        """What it is called in Python."""
-        return getattr(self._function, "__name__", type(self._function).__name__)
+        # What it is called in Python.
+        self.name = name
 
     def __call__(self, *values: Any) -> Any:
         """Call the function itself; with an expression among the values, return the call as an expression."""
@@ -107,10 +179,11 @@ class UserDefinedFunction(_PythonFunction):
         kind: pa.DataType,
         inputs: tuple[pa.DataType, ...] | None,
         *,
+        name: str,
         is_arrow: bool,
         is_deterministic: bool = True,
     ) -> None:
-        super().__init__(function, inputs)
+        super().__init__(function, inputs, name)
         self._is_deterministic = is_deterministic
         self._kind = kind
         self._is_arrow = is_arrow
@@ -144,36 +217,51 @@ def _another(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def udtf(
-    function: Callable[..., Any] | None = None, *, result_types: Any, input_types: Sequence[Any] | None = None
+    function: Callable[..., Any] | TableFunction | None = None,
+    input_types: Any = None,
+    result_types: Any = None,
+    deterministic: bool | None = None,
+    name: str | None = None,
 ) -> Any:
     """Make a function of SQL that gives rows; also as a decorator. It is called in FROM: ``LATERAL TABLE(f(a))``.
 
     Args:
         function: Takes values, and gives rows: a generator, a list, or None for no row. A row is a tuple, or a value
-            if there is one column. Equal values must give equal rows.
+            if there is one column. Equal values must give equal rows. A `TableFunction` is one by its ``eval``.
+        input_types: The types it takes, or the type, if it is one; arguments are cast to them. None takes what comes.
         result_types: The types of its columns: one, or several in a list.
-        input_types: The types it takes; arguments are cast to them. None takes what comes.
+        deterministic: Not False: rows that are taken back are made again.
+        name: What it is called in errors; None for its own name.
 
     Raises:
         ProgramError: If a type is unknown.
     """
+    if deterministic is False:
+        message = "a function that gives rows gives the same ones for equal values"
+        raise ProgramError(message, hint="rows that are taken back are made again")
+    kinds = _types_of(result_types)
+    if kinds is None:
+        message = "a function that gives rows has types"
+        raise ProgramError(message, hint='say what it gives: udtf(..., result_types=["BIGINT"])')
     if function is None:
-        return lambda given: udtf(given, result_types=result_types, input_types=input_types)
-    types = result_types if isinstance(result_types, (list, tuple)) else [result_types]
-    inputs = None if input_types is None else tuple(map(parse_type, input_types))
-    return UserDefinedTableFunction(function, tuple(map(parse_type, types)), inputs)
+        return lambda given: udtf(given, input_types, result_types, deterministic, name)
+    return UserDefinedTableFunction(_callable(function), kinds, _types_of(input_types), name or _name_of(function))
 
 
 class UserDefinedTableFunction(_PythonFunction):
     """A function of Python that gives rows, with its types. Made by `udtf`."""
 
     def __init__(
-        self, function: Callable[..., Any], kinds: tuple[pa.DataType, ...], inputs: tuple[pa.DataType, ...] | None
+        self,
+        function: Callable[..., Any],
+        kinds: tuple[pa.DataType, ...],
+        inputs: tuple[pa.DataType, ...] | None,
+        name: str,
     ) -> None:
-        super().__init__(function, inputs)
+        super().__init__(function, inputs, name)
         self._kinds = kinds
 
-    def named(self, name: str) -> TableFunction:
+    def named(self, name: str) -> SqlTableFunction:
         """Return it as a function of SQL."""
         usage, least, most = self._called(name)
         names = tuple(f"f{i}" for i in range(len(self._kinds)))
@@ -182,7 +270,7 @@ class UserDefinedTableFunction(_PythonFunction):
             fields = pa.schema(list(zip(columns, self._kinds, strict=True)))
             return _RowsOfFunction(name, self._function, self._operands(arguments), fields)
 
-        return TableFunction(name, usage, names, make, least, most)
+        return SqlTableFunction(name, usage, names, make, least, most)
 
 
 class _RowsOfFunction(Expansion):

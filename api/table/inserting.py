@@ -13,6 +13,7 @@ FLIP-558.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -105,6 +106,10 @@ class StatementSet:
             ProgramError: If nothing has been added.
         """
         return self._environment.explained_writing(self._added())
+
+    def print_explain(self) -> None:
+        """Write the same to standard output."""
+        sys.stdout.write(f"{self.explain()}\n")
 
     def _added(self) -> list[Insertion]:
         if not self._inserts:

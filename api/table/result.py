@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from headrace.engine.changelog.final_table import apply_changes
 from headrace.engine.columns.records import Batch, RowKind
 from headrace.engine.errors import ProgramError
 
+from ..arguments.absent_names import absence_of
 from ..arguments.checks import whole
 from ..jobs.client import JobClient
 from ..jobs.notebook_output import LiveOutput, require_notebook
@@ -27,6 +28,11 @@ __all__ = ["RowsResult", "StatementResult", "TableResult"]
 
 class TableResult(ABC):
     """The result of a statement. Rows are made when they are asked for; a job runs once for each time."""
+
+    if not TYPE_CHECKING:  # who checks types says himself that there is no such method
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(absence_of("TableResult", name), name=name, obj=self)
 
     @property
     @abstractmethod

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from headrace.engine.errors import HeadraceError, ProgramError, nearest
+from headrace.engine.optimizer.stream_traits import event_times
 
+from ..arguments.absent_names import absence_of
 from ..arguments.checks import require_instance
 from ..jobs.notebook_output import LiveOutput
 from ..sql.functions.registry import SqlFunction
@@ -29,6 +31,7 @@ from .result import TableResult
 
 __all__ = [
     "AggregatedTable",
+    "AggregatedWindows",
     "GroupedTable",
     "OverWindowedTable",
     "Program",
@@ -104,6 +107,13 @@ class Table:
         """The columns, by the names of the query."""
         return pa.schema([pa.field(one.name, one.kind) for one in self.relation.scope.columns])
 
+    def __getattr__(self, name: str) -> Expression:
+        """Return a column that no attribute hides: ``table.price`` is ``col("price")``."""
+        names = [] if name.startswith("_") or name == "relation" else self.schema.names
+        if name not in names:
+            raise AttributeError(absence_of("Table", name), name=name, obj=self)
+        return col(name)
+
     def print_schema(self) -> None:
         """Write the columns and their types to standard output."""
         lines = [f"  `{one.name}` {sql_name(one.type)}" for one in self.schema]
@@ -135,8 +145,9 @@ class Table:
 
     def add_or_replace_columns(self, *columns: Given) -> Table:
         """Return the rows with further columns; one of a name that is there takes its place."""
-        new = self._selected(columns).schema.names
-        given = dict(zip(new, map(_expression, columns), strict=True))
+        listed = self._columns_of(columns)
+        new = self._selected(listed).schema.names
+        given = dict(zip(new, listed, strict=True))
         kept = [given.pop(name, col(name)).alias(name) for name in self.schema.names]
         return self._selected([*kept, *given.values()])
 
@@ -149,7 +160,7 @@ class Table:
 
     def drop_columns(self, *columns: Given) -> Table:
         """Return the rows without some columns."""
-        dropped = {self._column_of(_expression(one)) for one in columns}
+        dropped = {self._column_of(one) for one in self._columns_of(columns)}
         return self._selected([col(name) for name in self.schema.names if name not in dropped])
 
     def alias(self, *names: str) -> Table:
@@ -160,6 +171,9 @@ class Table:
             raise ProgramError(message)
         pairs = [*zip(there, names, strict=False), *((name, name) for name in there[len(names) :])]
         return self._selected([col(old).alias(new) for old, new in pairs])
+
+    def _columns_of(self, given: Iterable[Given]) -> list[Expression]:
+        return [each for one in map(_expression, given) for each in one.columns_among(self.schema.names)]
 
     def _column_of(self, expression: Expression) -> str:
         name = expression.column if expression.column is not None else repr(expression)
@@ -172,7 +186,7 @@ class Table:
 
     def where(self, condition: Given) -> Table:
         """Return the rows for which a condition is true."""
-        rendering = Rendering()
+        rendering = self._rendering()
         return self._of(f"SELECT * FROM `table` WHERE {_expression(condition).sql(rendering)}", rendering)
 
     def filter(self, condition: Given) -> Table:
@@ -184,7 +198,10 @@ class Table:
         return self._of("SELECT DISTINCT * FROM `table`")
 
     def order_by(self, *orders: Given) -> Table:
-        """Return the rows in an order: ``col("price").desc``. On a stream it counts for `fetch` and final tables."""
+        """Return the rows in an order: ``col("price").desc``. On a stream it counts for `fetch` and final tables.
+
+        NULL is last and, with ``desc``, first, as in PyFlink; in a text (``"price DESC"``) it is where SQL has it.
+        """
         ordered = self._in_order(orders, "")
         ordered._order = _Ordered(self, orders)
         return ordered
@@ -212,9 +229,22 @@ class Table:
         return made
 
     def _in_order(self, orders: Sequence[Given], cut: str) -> Table:
-        rendering = Rendering()
-        order = f" ORDER BY {_listed(orders, rendering)}" if orders else ""
+        rendering = self._rendering()
+        listed = [text for one in orders for text in self._order_texts(one, rendering)]
+        order = f" ORDER BY {', '.join(listed)}" if listed else ""
         return self._of(f"SELECT * FROM `table`{order}{cut}", rendering)
+
+    def _order_texts(self, given: Given, rendering: Rendering) -> list[str]:
+        """An order, or several, as SQL writes it; an event time is never NULL, and orders of it alone pass rows on."""
+        if isinstance(given, str):
+            return [given]
+        times = event_times(self.relation.node)
+        not_null = {one.name for one in self.relation.scope.columns if one.column in times}
+        columns = given.columns_among(self.schema.names)
+        ends = [
+            "" if one.column in not_null else f" NULLS {'FIRST' if one.is_descending else 'LAST'}" for one in columns
+        ]
+        return [one.sql(rendering) + end for one, end in zip(columns, ends, strict=True)]
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
@@ -254,7 +284,7 @@ class Table:
 
     def _joined(self, right: Table, word: str, on: Given | None) -> Table:
         _require_apart(self.schema.names, right.schema.names, "rename_columns or alias gives other names")
-        rendering = Rendering()
+        rendering = self._rendering(right)
         condition = "" if on is None else f" ON {_expression(on).sql(rendering)}"
         return self._of(f"SELECT * FROM `left` {word} `right`{condition}", rendering, right)
 
@@ -294,7 +324,7 @@ class Table:
 
     def _with_rows(self, function: Expression, word: str, condition: str) -> Table:
         require_instance("a table function is called: f(col(...))", Expression, function)
-        rendering = Rendering()
+        rendering = self._rendering()
         called = function.without_name(rendering)
         names = f"({', '.join(map(quoted, function.names))})" if function.names else ""
         text = f"SELECT * FROM `table` {word} LATERAL TABLE({called}) AS `$rows`{names}{condition}"
@@ -371,8 +401,17 @@ class Table:
         if not columns:
             message = "a table has one column at least"
             raise ProgramError(message)
-        rendering = Rendering()
+        rendering = self._rendering()
         return self._of(f"SELECT {_listed(columns, rendering)} FROM `table`", rendering)
+
+    def _rendering(self, right: Table | None = None) -> Rendering:
+        """A query over this table, or over this and another one."""
+        of = "`table`" if right is None else "`left` CROSS JOIN `right`"
+
+        def kind_of(text: str, rendering: Rendering) -> pa.DataType:
+            return self._of(f"SELECT {text} FROM {of}", rendering, right).schema.field(0).type
+
+        return Rendering([*self.schema.names, *([] if right is None else right.schema.names)], kind_of)
 
     def _of(self, text: str, rendering: Rendering | None = None, right: Table | None = None) -> Table:
         """The rows of a query over this table, or over this and another one."""
@@ -419,7 +458,7 @@ class GroupedTable:
 
     def select(self, *columns: Given) -> Table:
         """Return a row for each group, of its keys and aggregates: ``col("price").max.alias("best")``."""
-        rendering = Rendering()
+        rendering = self._table._rendering()
         keys = ", ".join(one.sql(rendering) for one in self._keys)
         grouped = f" GROUP BY {keys}" if keys else ""
         return self._table._of(f"SELECT {_listed(columns, rendering)} FROM `table`{grouped}", rendering)
@@ -471,11 +510,39 @@ class WindowGroupedTable:
 
     def select(self, *columns: Given) -> Table:
         """Return a row for each group: ``col("w").start``, its keys, its aggregates."""
-        rendering = Rendering()
+        rendering = self._table._rendering()
         window, rendering.windows = self._window.texts(rendering)
         keys = [window if one.column == self._window.name else one.sql(rendering) for one in self._keys]
         text = f"SELECT {_listed(columns, rendering)} FROM `table` GROUP BY {', '.join(keys)}"
         return self._table._of(text, rendering)
+
+    def aggregate(self, function: Given) -> AggregatedWindows:
+        """Aggregate the groups by one function; `AggregatedWindows.select` says what becomes of its result.
+
+        Args:
+            function: ``f(col("a")).alias("b")``; ``alias("b", "c")`` names the columns of a ROW that it gives.
+        """
+        name = str(self._window.name)
+        parts = {WindowPart(name, part): f"$window_{part.lower()}" for part in ("START", "END", "ROWTIME")}
+        borders = [Expression(part).alias(column) for part, column in parts.items()]
+        keys = [one for one in self._keys if one.column != name]
+        given = _expression(function)
+        made = _spread(self.select(*borders, *keys, given), given.names)
+        return AggregatedWindows(made, {part: quoted(column) for part, column in parts.items()})
+
+
+class AggregatedWindows:
+    """Groups of windows and the result of a function; made by `WindowGroupedTable.aggregate`."""
+
+    def __init__(self, table: Table, parts: dict[WindowPart, str]) -> None:
+        self._table = table
+        self._parts = parts
+
+    def select(self, *columns: Given) -> Table:
+        """Return a row for each group: ``col("w").start``, its keys, and the columns of the function's result."""
+        rendering = self._table._rendering()
+        rendering.windows = self._parts
+        return self._table._of(f"SELECT {_listed(columns, rendering)} FROM `table`", rendering)
 
 
 class OverWindowedTable:
@@ -487,7 +554,7 @@ class OverWindowedTable:
 
     def select(self, *columns: Given) -> Table:
         """Return a row for each row: ``col("price").sum.over(col("w"))``."""
-        rendering = Rendering()
+        rendering = self._table._rendering()
         parts: dict[WindowPart, str] = dict(one.part(rendering) for one in self._windows)
         rendering.windows = parts
         return self._table._of(f"SELECT {_listed(columns, rendering)} FROM `table`", rendering)

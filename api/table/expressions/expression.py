@@ -11,6 +11,7 @@ Source: PyFlink's ``pyflink.table.expression`` and ``pyflink.table.expressions``
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -22,7 +23,7 @@ from ...arguments.checks import require_instance
 from ...sql.functions.catalogue import ABSENT
 from ...sql.parsing.sql_types import parse_type, sql_name
 from .literals import literal_text
-from .rendering import CalledFunction, Rendering, RowsOfTable, WindowPart, quoted
+from .rendering import CalledFunction, ChosenColumns, FieldAt, FieldsOf, Rendering, RowsOfTable, WindowPart, quoted
 from .sql_calls import Given, Scalar, SqlCalls, word_of
 
 __all__ = ["Expression", "as_expression", "call", "col", "expr", "lit"]
@@ -74,6 +75,8 @@ class Expression(SqlCalls):
         raise ProgramError(message, hint="write & for and, | for or, ~ for not, and no chained comparisons")
 
     __hash__ = None  # type: ignore[assignment]
+    # It has elements for each row, and none of its own: Python would ask `__getitem__` for ever.
+    __iter__ = None
 
     def _binary(self, operator: str, other: Scalar) -> Expression:
         return Expression("(", _operand(self), f" {operator} ", _operand(other), ")")
@@ -84,7 +87,26 @@ class Expression(SqlCalls):
     def _behind(self, words: str) -> Expression:
         return Expression("(", _operand(self), f" {words})")
 
+    def columns_among(self, names: Sequence[str]) -> list[Expression]:
+        """Return the columns of a table that a list of columns stands for; anything else as it is."""
+        chosen = self.chosen
+        return [self] if chosen is None else [col(name) for name in chosen.among(names)]
+
+    @property
+    def chosen(self) -> ChosenColumns | None:
+        """The columns of a table, if it is a list of them."""
+        first = self._pieces[0]
+        return first if isinstance(first, ChosenColumns) else None
+
+    def _require_one(self, what: str) -> None:
+        if isinstance(self._pieces[0], (ChosenColumns, FieldsOf)):
+            message = f"{self!r} is a list of columns, which has no {what}"
+            raise ProgramError(message)
+
     # -- operators -----------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Scalar) -> Expression:
+        return self.at(index)
 
     def __eq__(self, other: object) -> Expression:  # type: ignore[override]
         return self._binary("=", other)
@@ -159,6 +181,7 @@ class Expression(SqlCalls):
 
     def alias(self, name: str, *more: str) -> Expression:
         """Return the expression under a name; under several where a function gives several columns."""
+        self._require_one("name")
         suffix = f" AS {quoted(name)}"
         return Expression(
             *self._pieces, is_operand=self._is_operand, column=self.column, suffix=suffix, names=(name, *more)
@@ -174,7 +197,13 @@ class Expression(SqlCalls):
         """Greatest first, in `Table.order_by`."""
         return self._with_suffix(" DESC")
 
+    @property
+    def is_descending(self) -> bool:
+        """Whether it is an order from the greatest on."""
+        return self._suffix == " DESC"
+
     def _with_suffix(self, suffix: str) -> Expression:
+        self._require_one("direction")
         return Expression(*self._pieces, is_operand=self._is_operand, column=self.column, suffix=suffix)
 
     def cast(self, kind: str | pa.DataType) -> Expression:
@@ -185,10 +214,17 @@ class Expression(SqlCalls):
         """Return the value as one of another type; NULL where it does not fit."""
         return Expression("TRY_CAST(", self, f" AS {_type_text(kind)})")
 
-    def get(self, name: str) -> Expression:
-        """Return a field of a ROW, by its name."""
-        require_instance("a field is named by a text", str, name)
-        return Expression(_operand(self), f".{quoted(name)}")
+    def get(self, name_or_index: str | int) -> Expression:
+        """Return a field of a ROW, by its name or by its place from 0."""
+        if isinstance(name_or_index, int):
+            return Expression(FieldAt(_operand(self), name_or_index))
+        require_instance("a field has a name or a place", str, name_or_index)
+        return Expression(_operand(self), f".{quoted(name_or_index)}")
+
+    @property
+    def flatten(self) -> Expression:
+        """All fields of a ROW, as columns: those of ``r`` are ``r$a``, ``r$b``."""
+        return Expression(FieldsOf(self), is_operand=False)
 
     # -- conditions ----------------------------------------------------------------------------------------------------
 
@@ -398,6 +434,12 @@ def _text_of(piece: Any, rendering: Rendering) -> str:
         return rendering.of_part(piece)
     if isinstance(piece, RowsOfTable):
         return rendering.of_table(piece)
+    if isinstance(piece, ChosenColumns):
+        return rendering.of_columns(piece)
+    if isinstance(piece, FieldAt):
+        return rendering.of_field(piece)
+    if isinstance(piece, FieldsOf):
+        return rendering.of_fields(piece)
     if isinstance(piece, CalledFunction):
         return rendering.name_of(piece)
     if piece._suffix:
@@ -412,6 +454,10 @@ def _shown(piece: Any) -> str:
         return f"{piece.window}.{piece.part.lower()}"
     if isinstance(piece, RowsOfTable):
         return "a table"
+    if isinstance(piece, ChosenColumns):
+        return f"{'all columns but' if piece.is_without else 'columns'} {', '.join(map(str, piece.choices))}"
+    if isinstance(piece, (FieldAt, FieldsOf)):
+        return f"{piece.row!r}.{piece.place if isinstance(piece, FieldAt) else '*'}"
     return piece.name if isinstance(piece, CalledFunction) else piece if isinstance(piece, str) else repr(piece)
 
 

@@ -16,7 +16,20 @@ import pyarrow as pa
 from headrace.engine.errors import ProgramError
 
 from .expression import Expression, call, col, expr, lit
-from .sql_calls import Given, Scalar, TimeIntervalUnit, TimePointUnit, word_of
+from .rendering import ChosenColumns, ColumnRange
+from .sql_calls import (
+    Given,
+    JsonExistsOnError,
+    JsonOnNull,
+    JsonQueryOnEmptyOrError,
+    JsonQueryWrapper,
+    JsonType,
+    JsonValueOnEmptyOrError,
+    Scalar,
+    TimeIntervalUnit,
+    TimePointUnit,
+    word_of,
+)
 from .table_windows import CURRENT_RANGE, CURRENT_ROW, UNBOUNDED_RANGE, UNBOUNDED_ROW, row_interval
 
 __all__ = [
@@ -24,6 +37,12 @@ __all__ = [
     "CURRENT_ROW",
     "UNBOUNDED_RANGE",
     "UNBOUNDED_ROW",
+    "JsonExistsOnError",
+    "JsonOnNull",
+    "JsonQueryOnEmptyOrError",
+    "JsonQueryWrapper",
+    "JsonType",
+    "JsonValueOnEmptyOrError",
     "TimeIntervalUnit",
     "TimePointUnit",
     "and_",
@@ -36,6 +55,7 @@ __all__ = [
     "concat",
     "concat_ws",
     "convert_tz",
+    "current_database",
     "current_date",
     "current_time",
     "current_timestamp",
@@ -45,8 +65,11 @@ __all__ = [
     "expr",
     "from_unixtime",
     "if_then_else",
+    "json",
     "json_array",
+    "json_array_agg",
     "json_object",
+    "json_object_agg",
     "json_string",
     "lag",
     "lead",
@@ -63,6 +86,7 @@ __all__ = [
     "pi",
     "rand",
     "rand_integer",
+    "range_",
     "row",
     "row_interval",
     "temporal_overlaps",
@@ -73,6 +97,8 @@ __all__ = [
     "unix_timestamp",
     "uuid",
     "with_all_columns",
+    "with_columns",
+    "without_columns",
 ]
 
 call_sql = expr
@@ -97,6 +123,7 @@ coalesce = _function("COALESCE")
 concat = _function("CONCAT")
 concat_ws = _function("CONCAT_WS")
 convert_tz = _function("CONVERT_TZ")
+current_database = _function("CURRENT_DATABASE")
 current_date = _function("CURRENT_DATE")
 current_time = _function("CURRENT_TIME")
 current_timestamp = _function("CURRENT_TIMESTAMP")
@@ -104,6 +131,7 @@ current_watermark = _function("CURRENT_WATERMARK")
 date_format = _function("DATE_FORMAT")
 e = _function("E")
 from_unixtime = _function("FROM_UNIXTIME")
+json = _function("JSON")
 json_string = _function("JSON_STRING")
 lag = _function("LAG")
 lead = _function("LEAD")
@@ -203,9 +231,60 @@ def json_array(on_null: Any = None, *args: Scalar) -> Expression:
     return _listed("JSON_ARRAY(", args, f"{_on_null(on_null)})")
 
 
+def json_object_agg(on_null: Any, key_expr: Scalar, value_expr: Scalar) -> Expression:
+    """Return a JSON object of the names and values of a group; nulls are kept with NULL, left out with ABSENT."""
+    entry = ["KEY ", Given(key_expr), " VALUE ", Given(value_expr)]
+    return lit(None).written("JSON_OBJECTAGG(", *entry, f"{_on_null(on_null)})")
+
+
+def json_array_agg(on_null: Any, item_expr: Scalar) -> Expression:
+    """Return a JSON array of the values of a group; nulls are kept with NULL, left out with ABSENT."""
+    return lit(None).written("JSON_ARRAYAGG(", Given(item_expr), f"{_on_null(on_null)})")
+
+
 def with_all_columns() -> Expression:
     """Return all columns, in `Table.select`."""
     return expr("*")
+
+
+def range_(start: str | int, end: str | int) -> Expression:
+    """Return the columns from one to another, both included: by names, or by places from 1; for `with_columns`."""
+    if type(start) is not type(end) or type(start) not in (str, int):
+        message = f"a range of columns has two names or two places; got {start!r} and {end!r}"
+        raise ProgramError(message)
+    return Expression(ChosenColumns((ColumnRange(start, end),), is_without=False), is_operand=False)
+
+
+def with_columns(head: Any, *tails: Any) -> Expression:
+    """Return some columns, as a list: ``with_columns(range_("a", "c"), col("x"), 7)``.
+
+    They stand where a list of expressions does: in `Table.select`, in `Table.group_by`, among the arguments of a call.
+
+    Args:
+        head: ``col(...)``, a place from 1, ``range_(...)``, or ``col("*")`` for all.
+        *tails: More of them.
+    """
+    return _columns((head, *tails), is_without=False)
+
+
+def without_columns(head: Any, *tails: Any) -> Expression:
+    """Return all columns but some, as `with_columns` names them, as a list."""
+    return _columns((head, *tails), is_without=True)
+
+
+def _columns(given: Sequence[Any], *, is_without: bool) -> Expression:
+    choices: list[Any] = []
+    for one in given:
+        if isinstance(one, Expression) and one.chosen is not None:
+            choices.append(one.chosen)
+        elif isinstance(one, Expression) and (one.column is not None or repr(one) == "*"):
+            choices.append(one.column or "*")
+        elif type(one) is int:
+            choices.append(one)
+        else:
+            message = f"columns are chosen by col(...), range_(...) or places; got {one!r}"
+            raise ProgramError(message)
+    return Expression(ChosenColumns(tuple(choices), is_without), is_operand=False)
 
 
 def _of(value: Scalar) -> Expression:

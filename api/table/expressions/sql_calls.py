@@ -17,7 +17,20 @@ from typing import Any, NamedTuple
 
 from headrace.engine.errors import ProgramError
 
-__all__ = ["Given", "Scalar", "SqlCalls", "TimeIntervalUnit", "TimePointUnit", "word_of"]
+__all__ = [
+    "Given",
+    "JsonExistsOnError",
+    "JsonOnNull",
+    "JsonQueryOnEmptyOrError",
+    "JsonQueryWrapper",
+    "JsonType",
+    "JsonValueOnEmptyOrError",
+    "Scalar",
+    "SqlCalls",
+    "TimeIntervalUnit",
+    "TimePointUnit",
+    "word_of",
+]
 
 Scalar = Any
 """An `Expression`, or a Python value, which is a literal."""
@@ -29,6 +42,19 @@ TimeIntervalUnit = Enum("TimeIntervalUnit", [(name, name) for name in _UNITS], t
 
 TimePointUnit = Enum("TimePointUnit", [(name, name) for name in _UNITS], type=str)  # type: ignore[misc]
 """Units in which times are apart; their names as texts are as good."""
+
+
+def _words(name: str, words: str) -> Any:
+    return Enum(name, [(word, word) for word in words.split()], type=str)
+
+
+# What is written between the arguments of functions of JSON; texts are as good.
+JsonType = _words("JsonType", "VALUE SCALAR ARRAY OBJECT")
+JsonExistsOnError = _words("JsonExistsOnError", "TRUE FALSE UNKNOWN ERROR")
+JsonValueOnEmptyOrError = _words("JsonValueOnEmptyOrError", "NULL ERROR DEFAULT")
+JsonQueryWrapper = _words("JsonQueryWrapper", "WITHOUT_ARRAY CONDITIONAL_ARRAY UNCONDITIONAL_ARRAY")
+JsonQueryOnEmptyOrError = _words("JsonQueryOnEmptyOrError", "NULL EMPTY_ARRAY EMPTY_OBJECT ERROR")
+JsonOnNull = _words("JsonOnNull", "NULL ABSENT")
 
 
 def word_of(value: Any, what: str, words: Sequence[str] = ()) -> str:

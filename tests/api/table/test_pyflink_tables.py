@@ -21,14 +21,17 @@ from headrace.table import (
     Expression,
     FormatDescriptor,
     Over,
+    ScalarFunction,
     Schema,
     StatementSet,
     Table,
     TableDescriptor,
     TableEnvironment,
+    TableFunction,
     TableResult,
     expressions,
     udf,
+    udtf,
 )
 from headrace.table import expressions as fn
 from headrace.table.expressions import TimeIntervalUnit, col, lit
@@ -41,7 +44,7 @@ METHODS = """
     ends_with substring substr trim_leading trim_trailing trim replace translate char_length upper_case
     lower_case init_cap like similar position lpad rpad overlay regexp regexp_count regexp_replace
     regexp_extract regexp_extract_all regexp_instr regexp_substr from_base64 to_base64 ascii chr decode encode
-    left right instr locate url_decode url_encode parse_url printf ltrim rtrim btrim repeat over reverse
+    flatten left right instr locate url_decode url_encode parse_url printf ltrim rtrim btrim repeat over reverse
     split_index str_to_map elt to_date to_time to_timestamp extract floor ceil get at cardinality element
     array_append array_contains array_distinct array_position array_prepend array_remove array_reverse
     array_slice array_sort array_union array_concat array_max array_join array_min array_except array_intersect
@@ -50,6 +53,8 @@ METHODS = """
     is_json json_exists json_value json_query json_quote json_unquote
 """
 FUNCTIONS = """
+    range_ with_columns without_columns json json_object_agg json_array_agg current_database JsonType
+    JsonExistsOnError JsonValueOnEmptyOrError JsonQueryWrapper JsonQueryOnEmptyOrError JsonOnNull
     col lit and_ or_ not_ current_date current_time current_timestamp current_watermark local_time
     local_timestamp to_date to_timestamp to_timestamp_ltz temporal_overlaps date_format timestamp_diff
     convert_tz from_unixtime unix_timestamp array row map_ map_from_arrays row_interval pi e rand rand_integer
@@ -61,7 +66,7 @@ OF_CLASSES = {
         create_temporary_function drop_temporary_function create_temporary_table create_table from_descriptor from_path
         execute_sql explain_sql sql_query list_catalogs list_databases list_tables list_views list_functions
         list_temporary_tables list_temporary_views drop_temporary_table drop_table drop_temporary_view drop_view
-        get_current_catalog use_catalog get_current_database use_database get_config create_temporary_view
+        get_current_catalog use_catalog get_current_database use_database get_config create_temporary_view create_view
         create_statement_set from_elements from_pandas from_data_stream to_data_stream from_changelog_stream
         to_changelog_stream""",
     Table: """select alias filter where group_by distinct join left_outer_join right_outer_join full_outer_join
@@ -69,7 +74,7 @@ OF_CLASSES = {
         fetch limit window over_window add_columns add_or_replace_columns rename_columns drop_columns map flat_map
         aggregate to_pandas print_schema execute_insert insert_into execute explain print_explain""",
     TableResult: "get_job_client wait collect print",
-    StatementSet: "add add_insert add_insert_sql explain execute",
+    StatementSet: "add add_insert add_insert_sql explain print_explain execute",
 }
 ABSENT = {"bitmap_and": "BITMAP", "inet_aton": "not yet", "object_update": "ROW"}
 
@@ -381,6 +386,92 @@ def test_a_sum_that_is_0_is_said_more_of():
         assert sorted(row[1:] for row in running.execute().collect()) == [(1, 1, 0), (1, 2, 5), (2, 1, 0), (2, 2, 0)]
         for one in (filtered, once):
             assert sorted(row[1:] for row in one.execute().collect()) == [(1, 5), (2, 0)]
+
+
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+def test_nulls_are_where_orders_of_pyflink_have_them(mode):
+    """Last, with `desc` first, as PyFlink 2.3 gives them; those of a text are SQL's."""
+    rows = pa.table({"a": pa.array([3, None, 1, 2, None], pa.int64()), "b": [1, 2, 3, 4, 5]})
+    options = {"actor_system": "local"} if mode == "streaming" else {}
+    with TableEnvironment.create(mode, parallelism=2, **options) as env:
+        table = env.from_arrow(rows)
+
+        def found(*orders, count=None, offset=0):
+            ordered = table.order_by(*orders)
+            ordered = ordered if count is None else ordered.limit(count, offset)
+            return ordered.to_arrow()["b"].to_pylist()
+
+        assert found(col("a"), col("b").desc) == [3, 4, 1, 5, 2]
+        assert found(col("a").desc, col("b")) == [2, 5, 1, 4, 3]
+        assert found("a, b") == [2, 5, 3, 4, 1]
+        assert found("a DESC", col("b")) == [1, 4, 3, 2, 5]
+        assert found(col("a"), col("b"), count=4) == [3, 4, 1, 2]
+        assert found(col("a").desc, col("b"), count=2, offset=1) == [5, 1]
+        assert found(fn.with_columns(fn.range_("a", "b")), count=3) == [3, 4, 1]
+
+
+def test_a_stream_by_event_time_stays_in_order_as_it_comes():
+    times = pa.array([5, 1, 3], pa.timestamp("ms"))
+    with TableEnvironment.create("streaming", parallelism=1, actor_system="local") as env:
+        rows = env.from_rows(pa.table({"at": times}), event_time="at", delay="1 s")
+        assert [kind for kind, _ in rows.order_by(col("at")).execute().collect()] == ["+I"] * 3
+        assert "rows until the watermark has passed them" in rows.order_by(col("at")).explain()
+
+
+class Longest(ScalarFunction):
+    def __init__(self, least):
+        self.least = least
+
+    def eval(self, text):
+        return max(self.least, len(text or ""))
+
+    def is_deterministic(self):
+        return False
+
+
+class Letters(TableFunction):
+    def eval(self, text):
+        yield from ((letter, place) for place, letter in enumerate(text or ""))
+
+
+def test_functions_are_objects_and_take_series():
+    with TableEnvironment.create("batch", parallelism=2) as env:
+        table = env.from_elements([("ab", 1), (None, 2)], ["s", "n"])
+        longest = udf(Longest(1), DataTypes.STRING(), DataTypes.BIGINT())
+        twice = udf(lambda numbers: numbers * 2, result_type="BIGINT", func_type="pandas", name="twice")
+        letters = udtf(Letters(), [DataTypes.STRING()], [DataTypes.STRING(), DataTypes.INT()])
+        found = table.select(col("n"), longest(col("s")).alias("l"), twice(col("n")).alias("t")).to_arrow()
+        assert sorted(map(tuple, (row.values() for row in found.to_pylist()))) == [(1, 2, 2), (2, 1, 4)]
+        assert (longest.name, twice.name) == ("Longest", "twice")
+        spread = table.join_lateral(letters(col("s")).alias("letter", "place")).to_arrow()
+        assert sorted(spread["letter"].to_pylist()) == ["a", "b"]
+
+        @udf(result_type="BIGINT")
+        def one_more(n):
+            return n + 1
+
+        assert sorted(table.select(one_more(col("n")).alias("m")).to_arrow()["m"].to_pylist()) == [2, 3]
+
+
+class Opened(Longest):
+    def open(self, context):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: udf(Longest, result_type="BIGINT"), "an object, not the class Longest"),
+        (lambda: udf(Opened(1), result_type="BIGINT"), "open of a function of SQL is not called"),
+        (lambda: udf(3, result_type="BIGINT"), "has a method eval; got 3"),
+        (lambda: udf(len), "a function has a type"),
+        (lambda: udtf(Letters()), "a function that gives rows has types"),
+        (lambda: udtf(Letters(), result_types="STRING", deterministic=False), "the same ones for equal values"),
+    ],
+)
+def test_functions_that_cannot_be_called_are_refused(make, text):
+    with pytest.raises(ProgramError, match=text):
+        make()
 
 
 @pytest.mark.parametrize("mode", ["batch", "streaming"])
