@@ -38,6 +38,13 @@ IN_EVERY_RUN = frozenset({"kafka", "postgresql", "s3"})
 """Lanes of README's command; where their servers are not there, their tests are skipped."""
 
 ALSO_OF = {
+    "h2": (
+        "api/connectors/sql/dialects.py",
+        "api/connectors/sql/jdbc.py",
+        "api/connectors/sql/postgresql.py",
+        "api/connectors/sql/reading.py",
+        "api/connectors/sql/rows.py",
+    ),
     "hadoop": (
         "api/formats/containers/avro_files.py",
         "api/formats/containers/sequence_files.py",

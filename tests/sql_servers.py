@@ -68,11 +68,18 @@ def sink(server: Any, connect: Any = None, **options: Any) -> SqlSink:
 
 def refused(server: Any, own: str, kind: Any, value: Any, reason: str, error: type[Exception]) -> None:
     """Assert that a value is refused for a column of a type, with the reason, before anything is written."""
-    server.execute(f"CREATE TABLE v (v {own})")
-    job = SinkTestHarness(SqlSink.at_least_once(server.url, "v", schema={"v": kind}), 1)
+    refused_by(server, server.url, "v", own, kind, value, reason, error)
+
+
+def refused_by(
+    server: Any, connection: Any, name: str, own: str, kind: Any, value: Any, reason: str, error: type[Exception]
+) -> None:
+    """As `refused`, of a table and its column by a name and a connection."""
+    server.execute(f"CREATE TABLE {name} ({name} {own})")
+    job = SinkTestHarness(SqlSink.at_least_once(connection, name, schema={name: kind}), 1)
     with pytest.raises(error, match=reason) as told:
         job.start()
-        job.write([{"v": value}])
+        job.write([{name: value}])
         job.checkpoint(1)
-    assert "'v'" in str(told.value) or "refuses the records" in str(told.value)
-    assert server.rows("SELECT * FROM v") == []
+    assert repr(name) in str(told.value) or "refuses the records" in str(told.value)
+    assert server.rows(f"SELECT * FROM {name}") == []

@@ -510,7 +510,7 @@ PARTS_OF_CONNECTORS = {"lake", "messages", "upserts"}
 
 EXTRAS_OF = {
     "files": set(), "http": set(), "hybrid": set(), "nifi": set(),
-    "sql": {"mariadb", "postgresql"}, "postgres_cdc": {"postgresql"},
+    "sql": {"jdbc", "mariadb", "postgresql"}, "postgres_cdc": {"postgresql"},
 }  # fmt: skip
 """Connectors that need nothing, or extras of other names than their own."""
 

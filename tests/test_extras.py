@@ -29,7 +29,7 @@ from headrace.connectors.postgres_cdc import PostgresCdcSource
 from headrace.connectors.pulsar import PulsarSource
 from headrace.connectors.rabbitmq import RabbitQueueSource
 from headrace.connectors.redis import RedisStreamSource
-from headrace.connectors.sql import SqlSink
+from headrace.connectors.sql import JdbcConnection, SqlSink
 from headrace.connectors.websocket import WebSocketSource
 from headrace.engine.connectors.contract import EnumeratorContext, ReaderContext
 from headrace.engine.errors import ConfigurationError
@@ -46,6 +46,7 @@ from headrace.testing.sinks.harness import SinkTestHarness
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = {"value": TextMessages()}
 ROW = {"k": "int32", "v": "int64"}
+H2 = JdbcConnection("jdbc:h2:mem:x", ("h2.jar",), "org.h2.Driver")
 MARIADB = "mariadb://me@127.0.0.1:1/d"
 POSTGRESQL = "postgresql://127.0.0.1:1/d"
 COLLECTOR = ExporterSettings("http://127.0.0.1:1")
@@ -76,6 +77,7 @@ STARTS = [
     ("hdfs", "hdfs_native", hdfs._package),
     ("hudi", "hudi", lambda: HudiSource("/nowhere")),
     ("iceberg", "pyiceberg", lambda: IcebergSource("a.b", catalog={"type": "sql", "uri": "sqlite://"})),
+    ("jdbc", "jpype", lambda: SinkTestHarness(SqlSink.at_least_once(H2, "t")).start()),
     ("kafka", "confluent_kafka", lambda: found(KafkaSource("127.0.0.1:1", "t", **TEXT))),
     ("kinesis", "boto3", lambda: found(KinesisSource("s", **TEXT, region="eu-west-1"))),
     ("mariadb", "pymysql", lambda: SinkTestHarness(SqlSink.at_least_once(MARIADB, "t")).start()),

@@ -6,8 +6,9 @@ May import: `headrace.formats`, `headrace.arguments`, `headrace.engine`, `headra
 """
 
 from .following import GrowingColumn
+from .jdbc import JdbcConnection
 from .ranges import KeyRanges
 from .sink import SqlExecutionOptions, SqlSink
 from .source import SqlSource
 
-__all__ = ["GrowingColumn", "KeyRanges", "SqlExecutionOptions", "SqlSink", "SqlSource"]
+__all__ = ["GrowingColumn", "JdbcConnection", "KeyRanges", "SqlExecutionOptions", "SqlSink", "SqlSource"]

@@ -15,6 +15,7 @@ from headrace.engine.errors import ConfigurationError
 
 from ...arguments.places import lasting_place
 from .dialects import BUSY_TIMEOUT_S, SQLITE, Dialect
+from .jdbc import JDBC, JdbcConnection
 from .mariadb import MARIADB, pymysql_driver
 from .postgresql import POSTGRESQL, psycopg_driver
 
@@ -128,12 +129,15 @@ def connected(connection: str | Callable[[], Any], dialect: str | None) -> tuple
     """Return the dialect of what a program says of its database, and how to connect to it.
 
     Args:
-        connection: A URL; or a function that gives a new connection of DB-API 2, for which the dialect is needed.
+        connection: A URL; or a function that gives a new connection of DB-API 2, for which the dialect is needed; or
+            a `JdbcConnection`.
         dialect: Its name; None for that of the URL.
 
     Raises:
         ConfigurationError: If it cannot be understood, or both say different databases.
     """
+    if isinstance(connection, JdbcConnection):
+        return JDBC, connection
     if isinstance(connection, str):
         found, connect = connector_of(connection)
         if dialect is not None and dialect_named(dialect) is not found:

@@ -1,7 +1,8 @@
 """What differs between databases: connecting, quoting, types, locking, and which errors will not pass.
 
 Three are known: SQLite through the standard library, here, and PostgreSQL and MariaDB, each with a module of its own
-(`headrace.connectors.sql.postgresql`, `headrace.connectors.sql.mariadb`). Everything else of the SQL sink is written
+(`headrace.connectors.sql.postgresql`, `headrace.connectors.sql.mariadb`), and what others say of themselves through
+drivers of Java (`headrace.connectors.sql.jdbc`). Everything else of the SQL sink is written
 against `Dialect`. Identifiers are always quoted by it, values are always parameters: no name and no record can become a
 piece of a statement.
 
@@ -127,6 +128,12 @@ class Dialect(Protocol):
     """Behind a ``CREATE TABLE`` of ours."""
     or_nothing: str
     """Behind an insert into one of ours: what is there stays, and does not count."""
+    first_rows: str
+    """Behind a select, with a number for ``{}``: no more rows than that."""
+    compares_rows: bool
+    """Whether it knows ``(a, b) > (1, 2)``."""
+    keeps_books: bool
+    """Whether it has what exactly once needs: locks of rows, and commits that last."""
 
     def quoted(self, *names: str) -> str:
         """Return names as one identifier: schema and table, or a column."""
@@ -176,8 +183,10 @@ class Dialect(Protocol):
         """Add rows in bulk; names are quoted."""
         ...
 
-    def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
-        """Return the statement that adds a row, or changes the one of its key; names are quoted."""
+    def write_by_key(
+        self, cursor: Any, target: str, columns: Sequence[str], keys: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        """Add rows, or change those of their keys; names are quoted, and keys are among the columns."""
         ...
 
     def misfit(self, kind: pa.DataType, column: Column, *, fits: bool, is_stored: bool) -> str | None:
@@ -237,6 +246,9 @@ class _Sqlite:
     key_text = "TEXT"
     table_options = ""
     or_nothing = " ON CONFLICT DO NOTHING"
+    first_rows = "LIMIT {}"
+    compares_rows = True
+    keeps_books = True
 
     def quoted(self, *names: str) -> str:
         return ".".join('"' + name.replace('"', '""') + '"' for name in names)
@@ -314,8 +326,10 @@ class _Sqlite:
         marks = ", ".join("?" for _ in columns)
         cursor.executemany(f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks})", rows)
 
-    def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
-        return upsert_statement(target, columns, keys, self.placeholder)
+    def write_by_key(
+        self, cursor: Any, target: str, columns: Sequence[str], keys: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        cursor.executemany(upsert_statement(target, columns, keys, self.placeholder), list(rows))
 
     def misfit(self, kind: pa.DataType, column: Column, *, fits: bool, is_stored: bool) -> str | None:
         if not fits:  # it has fewer types

@@ -32,6 +32,7 @@ from headrace.engine.errors import CheckpointMismatchError, ConfigurationError, 
 from headrace.state.values.durations import parse_duration_ms
 
 from .dialects import SQLITE
+from .jdbc import JDBC
 from .ranges import in_range
 from .reading import PAGE_ROWS, ReadSettings, TableRows
 
@@ -75,6 +76,9 @@ class GrowingColumn:
             ConfigurationError: If not.
         """
         names = settings.schema.names
+        if settings.dialect is JDBC:
+            message = "a table behind a driver of Java is read once: it is not followed"
+            raise ConfigurationError(message, hint="read it again in each run, from the last value on, by a view")
         for name in (self.name, *key):
             if name not in names:
                 message = f"a table is followed by columns that are read, and {name!r} is none of them"

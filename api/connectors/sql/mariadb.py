@@ -111,15 +111,21 @@ class _Mariadb:
     key_text = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"
     table_options = " ENGINE = InnoDB"
     or_nothing = " ON DUPLICATE KEY UPDATE sink_id = sink_id"
+    first_rows = "LIMIT {}"
+    compares_rows = True
+    keeps_books = True
 
     def quoted(self, *names: str) -> str:
         return ".".join("`" + name.replace("`", "``").replace("%", "%%") + "`" for name in names)
 
-    def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
+    def write_by_key(
+        self, cursor: Any, target: str, columns: Sequence[str], keys: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
         rest = [name for name in columns if name not in keys] or [keys[0]]
         changes = ", ".join(f"{name} = VALUES({name})" for name in rest)
         marks = ", ".join("%s" for _ in columns)
-        return f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks}) ON DUPLICATE KEY UPDATE {changes}"
+        statement = f"INSERT INTO {target} ({', '.join(columns)}) VALUES ({marks}) ON DUPLICATE KEY UPDATE {changes}"
+        cursor.executemany(statement, list(rows))
 
     def prepare(self, connection: Any, *, only_reads: bool = False) -> None:
         driver = pymysql_driver()

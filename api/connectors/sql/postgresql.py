@@ -116,6 +116,9 @@ class _Postgresql:
     key_text = "TEXT"
     table_options = ""
     or_nothing = " ON CONFLICT DO NOTHING"
+    first_rows = "LIMIT {}"
+    compares_rows = True
+    keeps_books = True
 
     def quoted(self, *names: str) -> str:
         return ".".join('"' + name.replace('"', '""').replace("%", "%%") + '"' for name in names)
@@ -172,8 +175,10 @@ class _Postgresql:
             for row in rows:
                 copy.write_row(row)
 
-    def upsert(self, target: str, columns: Sequence[str], keys: Sequence[str]) -> str:
-        return upsert_statement(target, columns, keys, self.placeholder)
+    def write_by_key(
+        self, cursor: Any, target: str, columns: Sequence[str], keys: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        cursor.executemany(upsert_statement(target, columns, keys, self.placeholder), list(rows))
 
     def misfit(self, kind: pa.DataType, column: Column, *, fits: bool, is_stored: bool) -> str | None:
         is_text = kinds.is_string(kind) or kinds.is_large_string(kind)

@@ -88,6 +88,22 @@ class TableRows:
         """Return columns as a piece of a statement."""
         return ", ".join(self._settings.dialect.quoted(name) for name in names)
 
+    def first(self, number: int) -> str:
+        """Return what stands behind a statement that gives so many rows at most."""
+        return self._settings.dialect.first_rows.format(number)
+
+    def behind(self, names: Sequence[str], last: Sequence[Any]) -> tuple[str, list[Any]]:
+        """Return the condition of rows that come behind one in the order of some columns, and its values."""
+        columns = [self.quoted(name) for name in names]
+        if self._settings.dialect.compares_rows:
+            return f"({', '.join(columns)}) > ({', '.join([self.mark] * len(columns))})", list(last)
+        ways: list[str] = []
+        values: list[Any] = []
+        for place, column in enumerate(columns):
+            ways.append(" AND ".join([*(f"{one} = {self.mark}" for one in columns[:place]), f"{column} > {self.mark}"]))
+            values += last[: place + 1]
+        return f"({' OR '.join(f'({one})' for one in ways)})", values
+
     def parameters(self, name: str, values: pa.Array) -> list[Any]:
         """Return values that are compared with a column's as parameters of a statement.
 
@@ -130,7 +146,7 @@ class TableRows:
             return False
         target = self._settings.dialect.quoted(*self._settings.table)
         without = " OR ".join(f"{self.quoted(name)} IS NULL" for name in names)
-        statement = f"SELECT 1 FROM {target} WHERE {without} LIMIT 1"
+        statement = f"SELECT {self.quoted(names[0])} FROM {target} WHERE {without} {self.first(1)}"
         return bool(self._try("read rows", lambda cursor: _fetched(cursor, statement, ())))
 
     def bounds(self, name: str) -> tuple[int, int] | None:
@@ -267,7 +283,7 @@ class SqlLookup(TableLookup):
         width = len(self._keys)
         if width == 1:
             return f"{rows.quoted(*self._keys)} IN ({', '.join([rows.mark] * number)})"
-        if self._settings.dialect is MARIADB:
+        if self._settings.dialect is MARIADB or not self._settings.dialect.compares_rows:
             # Of a list of rows it finds none where a text is of another character set, and a table of them is an error.
             one = " AND ".join(f"{rows.quoted(name)} = {rows.mark}" for name in self._keys)
             return " OR ".join([f"({one})"] * number)
@@ -313,9 +329,14 @@ def _of_postgresql(kind: pa.DataType) -> Callable[[Any], Any] | None:
     return None
 
 
+def _of_jdbc(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """As `_of_sqlite`, of what drivers of Java give."""
+    return json.loads if kinds.is_nested(kind) else None
+
+
 def _is_json(value: Any) -> bool:
     return isinstance(value, (dict, list, int, float, bool))
 
 
-_CONVERSIONS = {"sqlite": _of_sqlite, "postgresql": _of_postgresql, "mariadb": of_mariadb}
+_CONVERSIONS = {"sqlite": _of_sqlite, "postgresql": _of_postgresql, "mariadb": of_mariadb, "jdbc": _of_jdbc}
 """By dialect, what finds a conversion for a type."""

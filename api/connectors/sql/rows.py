@@ -113,7 +113,7 @@ def check_table(layout: RowLayout, table: Table | None, dialect: Dialect) -> Tab
     for column in [table.columns[name] for name in layout.key]:
         if column.equates:
             message = f"key column {column.name!r} of table {layout.name!r} has {column.equates}"
-            message += ", which takes texts for equal that differ: rows of several keys would be one"
+            message += ": it takes texts for equal that differ, and rows of several keys would be one"
             raise ConfigurationError(message, hint=column.remedy)
     if layout.key and table.num_unique > 1:
         message = f"table {layout.name!r} has unique keys beside {sorted(layout.key)}: rows are found by any of them"
@@ -179,7 +179,7 @@ class RowPlan:
         self._target = target
         self._quoted = quoted
         self._dialect = dialect
-        self._upsert = dialect.upsert(target, quoted, keys) if keys else ""
+        self._quoted_keys = keys
         self._delete = f"DELETE FROM {target} WHERE {' AND '.join(f'{name} = {mark}' for name in keys)}"
 
     def check(self, records: pa.RecordBatch, first: int, place: Mapping[str, Any]) -> None:
@@ -245,7 +245,8 @@ class RowPlan:
             if is_removed:
                 cursor.executemany(self._delete, [identity for identity, _row in run])
             else:
-                cursor.executemany(self._upsert, [row for _identity, row in run])
+                written = [row for _identity, row in run if row is not None]
+                self._dialect.write_by_key(cursor, self._target, self._quoted, self._quoted_keys, written)
 
     def _found_checks(self, table: Table, schema: pa.Schema, dialect: Dialect) -> Iterator[tuple[Column, ColumnCheck]]:
         for name in self.names:

@@ -65,8 +65,8 @@ class SqlSink:
         connection: A URL, ``sqlite:///relative.db``, ``sqlite:////absolute.db``,
             ``postgresql://user:password@host:port/database``, or the same with ``mariadb:``; or a function without
             arguments that gives a new DB-API connection (then ``dialect`` is needed), for passwords that are to be
-            found only where the job runs. A function's SQLite connection must be made with
-            ``check_same_thread=False``.
+            found only where the job runs; or a `JdbcConnection`, for `at_least_once` alone. A function's SQLite
+            connection must be made with ``check_same_thread=False``.
         table: The table, which must be there: ``"table"`` or ``"schema.table"``, or a pair for names with dots.
         columns: The columns that are written. Records with fields of these names may have others, too; tuples are taken
             by position. None: all fields of the records.
@@ -238,6 +238,9 @@ def _settings(
         message = f"max_retries must be at least 0; got {options.max_retries}"
         raise ConfigurationError(message)
     found, connect = connected(connection, dialect)
+    if sink_id is not None and not found.keeps_books:
+        message = "a table behind a driver of Java is written at least once: what its database locks is not known"
+        raise ConfigurationError(message, hint="at_least_once, with a key if rows must not come twice")
     return SqlSettings(
         dialect=found,
         connect=connect,

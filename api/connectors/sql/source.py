@@ -52,7 +52,7 @@ class SqlSource(Source[dict[str, Any]]):
         connection: A URL, as ``sqlite:///relative.db``, ``sqlite:////absolute.db``,
             ``postgresql://user:password@host:port/database``, or the same with ``mariadb:``; or a function without
             arguments that gives a new DB-API connection (then ``dialect`` is needed), for passwords that are to be
-            found only where the job runs. A function's SQLite connection must be made with
+            found only where the job runs; or a `JdbcConnection`. A function's SQLite connection must be made with
             ``check_same_thread=False``.
         table: Its name: ``"table"`` or ``"schema.table"``, or a pair for names with dots.
         schema: The columns that are read, with their types: a schema, or a mapping from column to type.
@@ -218,9 +218,10 @@ class _TableReader(SourceReader):
         key = rows.quoted(*self._key)
         conditions = [where] if where else []
         if last is not None:
-            conditions.append(f"({key}) > ({', '.join([rows.mark] * len(self._key))})")
-        behind = f"ORDER BY {key} LIMIT {min(max_records, PAGE_ROWS)}"
-        found = rows.rows(" AND ".join(conditions), [*values, *(last or [])], behind)
+            condition, more = rows.behind(self._key, last)
+            conditions.append(condition)
+            values = [*values, *more]
+        found = rows.rows(" AND ".join(conditions), values, f"ORDER BY {key} {rows.first(min(max_records, PAGE_ROWS))}")
         if found.num_rows:
             self._position = [found.column(name)[-1].as_py() for name in self._key]
         return found

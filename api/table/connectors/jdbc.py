@@ -1,4 +1,5 @@
-"""Tables of a database: ``'connector' = 'jdbc'``, for SQLite, PostgreSQL and MariaDB, by drivers of Python.
+"""Tables of a database: ``'connector' = 'jdbc'``, for SQLite, PostgreSQL and MariaDB by drivers of Python, and for
+others by drivers of Java.
 
 Source: Flink's documentation ("JDBC SQL Connector"); ``LookupOptions``, FLIP-221.
 """
@@ -15,9 +16,10 @@ from headrace.engine.connectors.table_lookup import TableLookup
 from headrace.engine.errors import ConfigurationError, ProgramError, nearest
 from headrace.engine.operators.event_time import WatermarkStrategy
 
-from ...connectors.sql.connecting import connector_of
+from ...connectors.sql.connecting import connected
 from ...connectors.sql.dialects import SQLITE
 from ...connectors.sql.following import GrowingColumn
+from ...connectors.sql.jdbc import JdbcConnection
 from ...connectors.sql.ranges import KeyRanges, in_range
 from ...connectors.sql.reading import ReadSettings, SqlLookup, TableRows
 from ...connectors.sql.sink import SqlExecutionOptions, SqlSink
@@ -35,6 +37,7 @@ __all__ = ["JdbcTable"]
 
 class JdbcTable(TableConnector):
     """A table of a database, which must be there. Options: ``url``, ``table-name``, ``username``, ``password``,
+    ``driver`` and ``driver.jars`` (paths with ``;`` between) of a driver of Java,
     ``scan.follow.column``, ``scan.follow.interval``, ``scan.follow.commit-lag``, ``scan.partition.column``,
     ``scan.partition.num``, ``scan.partition.lower-bound``, ``scan.partition.upper-bound``, ``lookup.cache`` and those
     of its cache, ``lookup.max-retries``, ``sink.buffer-flush.max-rows``, ``sink.buffer-flush.interval``,
@@ -45,6 +48,8 @@ class JdbcTable(TableConnector):
 
     name = "jdbc"
     manner = (
+        "driver",
+        "driver.jars",
         "username",
         "password",
         "lookup.*",
@@ -57,7 +62,7 @@ class JdbcTable(TableConnector):
     can_look_up = True
 
     def __init__(self, options: Options, schema: pa.Schema, partitioned_by: tuple[str, ...]) -> None:
-        self._url = _with_credentials(options.need("url"), options.take("username"), options.take("password"))
+        self._connection = _connection_of(options)
         self._table = options.need("table-name")
         self._path = tuple(self._table.split("."))
         self._schema = schema
@@ -72,7 +77,7 @@ class JdbcTable(TableConnector):
             batch_interval=options.take("sink.buffer-flush.interval", Options.duration, 0),
             max_retries=options.take("sink.max-retries", int, 3),
         )
-        connector_of(self._url)
+        connected(self._connection, None)
         if partitioned_by:
             message = "PARTITIONED BY is not supported for tables of a database"
             raise ConfigurationError(message)
@@ -91,8 +96,8 @@ class JdbcTable(TableConnector):
         if self._follow is not None and self._follow.name not in [one.name for one in wanted]:
             wanted.append(self._schema.field(self._follow.name))
         source = SqlSource(
-            self._url, self._path, pa.schema(wanted), key=self.primary_key, ranges=self._ranges, follow=self._follow,
-            max_retries=self._lookup_retries,
+            self._connection, self._path, pa.schema(wanted), key=self.primary_key, ranges=self._ranges,
+            follow=self._follow, max_retries=self._lookup_retries,
         )  # fmt: skip
         return env.from_source(source, watermarks or WatermarkStrategy.no_watermarks(), f"jdbc {self._table}")
 
@@ -129,19 +134,32 @@ class JdbcTable(TableConnector):
             schema = schema.append(pa.field(DELETED, pa.bool_()))
         if self._sink_id is None:
             sink = SqlSink.at_least_once(
-                self._url, self._path, schema=schema, key=self.primary_key, delete_column=delete_column,
+                self._connection, self._path, schema=schema, key=self.primary_key, delete_column=delete_column,
                 options=self._writing,
             )  # fmt: skip
         else:
             sink = SqlSink.exactly_once(
-                self._url, self._path, sink_id=self._sink_id, form="upsert" if self.primary_key else "transactional",
-                schema=schema, key=self.primary_key, delete_column=delete_column, options=self._writing,
+                self._connection, self._path, sink_id=self._sink_id, schema=schema, key=self.primary_key,
+                form="upsert" if self.primary_key else "transactional", delete_column=delete_column,
+                options=self._writing,
             )  # fmt: skip
         stream.sink_to(sink).name(table)
 
     def _reading(self, schema: pa.Schema) -> ReadSettings:
-        dialect, connect = connector_of(self._url)
+        dialect, connect = connected(self._connection, None)
         return ReadSettings(dialect, connect, self._path, schema, self._lookup_retries)
+
+
+def _connection_of(options: Options) -> str | JdbcConnection:
+    """Take where the database is, and who asks."""
+    url, user, password = options.need("url"), options.take("username"), options.take("password")
+    driver, jars = options.take("driver"), options.take("driver.jars")
+    if (driver is None) != (jars is None):
+        message = "'driver' is the class of a driver of Java in 'driver.jars': they need each other"
+        raise ConfigurationError(message, hint="SQLite, PostgreSQL and MariaDB need none")
+    if driver is None or jars is None:
+        return _with_credentials(url, user, password)
+    return JdbcConnection(url, tuple(part.strip() for part in jars.split(";")), driver, user, password)
 
 
 def _with_credentials(url: str, user: str | None, password: str | None) -> str:
