@@ -15,7 +15,7 @@ from ..connectors.contract import Options, TableConnector
 from ..connectors.datagen import DatagenTable
 from ..connectors.ends import BlackholeTable, PrintTable
 from ..connectors.files import FilesTable
-from ..connectors.generated import NexmarkTable
+from ..connectors.nexmark import NexmarkTable
 from ..connectors.jdbc import JdbcTable
 from ..connectors.kafka import KafkaTable, UpsertKafkaTable
 from ..connectors.lake import DeltaLakeTable, HudiTable, IcebergTable

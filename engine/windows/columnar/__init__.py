@@ -2,7 +2,7 @@
 
 `slices` computes windows that are made of slices, `sessions` session windows; each has an operator for the first phase,
 before the shuffle, and one for the second. `phases` is what the two phases have in common, and the table that is kept;
-`slice_layout` says how windows lie on the axis of time; `slice_grouping` and `session_grouping` are the kernels.
+`slice_grouping` and `session_grouping` are the kernels, the one with how slices lie on the axis of time.
 
 May import: `headrace.engine.operators` and the rooms below it. Start reading at `slices`.
 """

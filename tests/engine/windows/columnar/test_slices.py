@@ -33,7 +33,7 @@ from headrace.engine.windows.assigners import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from headrace.engine.windows.columnar.slice_layout import SliceLayout
+from headrace.engine.windows.columnar.slice_grouping import SliceLayout
 from headrace.engine.windows.columnar.slices import GlobalSliceAggregate, LocalSliceAggregate
 from headrace.engine.windows.window_operator import WindowOperator
 from headrace.state.backends.heap.backend import HeapOperatorStateBackend
