@@ -1,7 +1,7 @@
 """A cluster as its client sees it: submit, ask, close; the same over all three actor systems.
 
 A cluster is a first host, "head", with Dispatcher and ResourceManager, and whatever these start. It is made or found by
-`headrace.actors.clusters`; `Cluster.close` takes down what was made, in the reverse order, even after Ctrl-C: jobs,
+`headrace.actors.connecting`; `Cluster.close` takes down what was made, in the reverse order, even after Ctrl-C: jobs,
 hosts, Ray itself if it was started here.
 
 Asking a job survives its JobManager: the Dispatcher says where the leader is now, or answers from its archive once
@@ -133,7 +133,7 @@ class System(Protocol):
 
 
 class Cluster:
-    """A connection to a cluster. Made by `headrace.actors.clusters.connect`.
+    """A connection to a cluster. Made by `headrace.actors.connecting.connect`.
 
     Args:
         system: Runs its hosts.

@@ -20,7 +20,7 @@ import pytest
 from campaigns import campaign
 
 from headrace import HighAvailabilitySettings, StreamExecutionEnvironment
-from headrace.actors.clusters import connect, list_clusters
+from headrace.actors.connecting import connect, list_clusters
 from headrace.engine.kernel.config import ClusterSettings
 from headrace.engine.protocol.messages import ListJobs
 

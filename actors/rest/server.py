@@ -39,13 +39,13 @@ from headrace.state.credentials import masked
 from headrace.state.reading.stored_json import parse_json
 
 from .resources.frequent_keys import HotKeysOfVertices
+from .resources.keyed_states import StatesOfKeys
 from .resources.operations import Operations
 from .resources.programs import ProgramPlace, Programs
 from .resources.questions import AsksCluster, ClusterQuestions
 from .resources.routes import Answer, RestError, RestRequest, Right, Route, body_of, query_of
 from .resources.samples import RecordSamples, RejectedRecordsOfVertices
 from .resources.sampling import Samplings
-from .resources.states import StatesOfKeys
 from .security import HEADERS, KEPT, PAGE_HEADERS, Guard, Tokens
 from .table import route_table
 

@@ -9,7 +9,7 @@ from headrace.engine.kernel.rest_settings import RestSettings
 
 from .openapi import OpenApi
 from .pages import page_routes
-from .resources import checkpoints, cluster, jobs, logs, metrics, operations, states, vertices
+from .resources import checkpoints, cluster, jobs, keyed_states, logs, metrics, operations, vertices
 from .resources.programs import Programs
 from .resources.routes import Handler, Parameter, Right, Route, RouteTable
 from .resources.sampling import FLAME_GRAPH_TYPES, Samplings
@@ -28,7 +28,7 @@ _VERTEX = f"{_JOB}/vertices/:vertexid"
 _CHECKPOINTS = f"{_JOB}/checkpoints"
 _STATES = f"{_JOB}/operators/:operatorid/states"
 _CONSISTENCY = Parameter(
-    "consistency", "as it is now (live), or as in the newest complete checkpoint", choices=states.CONSISTENCIES
+    "consistency", "as it is now (live), or as in the newest complete checkpoint", choices=keyed_states.CONSISTENCIES
 )
 
 
@@ -48,7 +48,7 @@ def route_table(
     records: Handler,
     rejected: Handler,
     hot_keys: Handler,
-    kept: states.StatesOfKeys,
+    kept: keyed_states.StatesOfKeys,
     programs: Programs,
 ) -> RouteTable:
     """Return all routes of a server.

@@ -199,7 +199,7 @@ def _settings(options: argparse.Namespace) -> ClusterSettings:
 
 
 def _start(options: argparse.Namespace) -> int:
-    from headrace.actors.clusters import connect
+    from headrace.actors.connecting import connect
 
     settings = _settings(options)
     with connect("ray", address=options.address, detached=True, settings=settings, name=options.cluster_id) as cluster:
@@ -211,7 +211,7 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _recover(options: argparse.Namespace) -> int:
-    from headrace.actors.clusters import connect
+    from headrace.actors.connecting import connect
 
     settings = _settings(options)
     if settings.high_availability is None:
@@ -306,7 +306,7 @@ def _require_cluster(store: JobStore, place: str) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from headrace.actors.clusters import all_task_managers
+    from headrace.actors.connecting import all_task_managers
 
     clusters = all_task_managers(options.address)
     if options.json:
@@ -364,7 +364,7 @@ def task_manager_lines(view: TaskManagerView) -> list[str]:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from headrace.actors.clusters import cluster_named
+    from headrace.actors.connecting import cluster_named
 
     with cluster_named(options.address, options.name) as cluster:
         cluster.shut_down()

@@ -348,7 +348,7 @@ def _all_jobs(address: str | None) -> list[tuple[str, JobView, RestClient | None
     Raises:
         ClusterUnavailableError: If there is no Ray cluster at the address, and no REST server instead.
     """
-    from headrace.actors.clusters import all_jobs
+    from headrace.actors.connecting import all_jobs
 
     served = list(served_jobs()) if address in (None, "auto") else []
     try:
@@ -378,7 +378,7 @@ def _client_of_job(options: argparse.Namespace, what: str = "") -> Iterator[tupl
         options: Of the command.
         what: What the job is asked for, which is followed on a terminal; nothing is if it is empty.
     """
-    from headrace.actors.clusters import cluster_named
+    from headrace.actors.connecting import cluster_named
 
     from ..jobs.client import JobClient
 
@@ -454,7 +454,7 @@ def _savepoint(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    from headrace.actors.clusters import cancel_job
+    from headrace.actors.connecting import cancel_job
 
     cluster, view, rest = _find_job(options)
     if view.state.is_terminal:

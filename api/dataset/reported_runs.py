@@ -116,7 +116,7 @@ class RunReports:
             return False
         if not self._is_on_ray:
             return True
-        from headrace.actors.clusters import is_connected_to_ray
+        from headrace.actors.connecting import is_connected_to_ray
 
         return is_connected_to_ray() and self.cluster() is None
 
@@ -142,7 +142,7 @@ class RunReports:
     def cluster(self) -> Cluster | None:
         """Return the cluster, if there is one by now; called in threads of runs, too, so it opens no connection."""
         if self._cluster is None and self._is_due():
-            from headrace.actors.clusters import only_cluster_on_ray
+            from headrace.actors.connecting import only_cluster_on_ray
 
             try:
                 with self._lock:
@@ -199,7 +199,7 @@ class RunReports:
                 self._found(self._find_or_start())
 
     def _find_or_start(self) -> Cluster | None:
-        from headrace.actors.clusters import connect, only_cluster_on_ray
+        from headrace.actors.connecting import connect, only_cluster_on_ray
         from headrace.engine.kernel.config import ClusterSettings
 
         if self._rest is not None and not self._must_be_there:

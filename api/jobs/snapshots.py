@@ -34,8 +34,8 @@ from headrace.state.open.column_types import Observed
 from headrace.state.open.names import COMMITTABLES, FUNCTION_PREFIX, RUN_MARKS, SPLITS, TIMERS
 from headrace.state.open.plain_objects import plain_value
 from headrace.state.open.reader import EVERYTHING, Row, Selection, SnapshotReader, encoded_key, number_of
+from headrace.state.open.snapshot_tables import columnar_tables, observed_columns
 from headrace.state.open.stored_states import StoredState, states_of
-from headrace.state.open.tables import columnar_tables, observed_columns
 from headrace.state.open.values import open_pickle
 from headrace.state.open.writer import SnapshotWriter
 from headrace.state.reading.signing import key_file_of
@@ -301,7 +301,7 @@ class Snapshot:
                 metadata ``headrace.encoding`` says so.
             batch_rows: How many rows a batch has at most.
 
-        Shape: `headrace.state.open.tables` says which columns; ordered by subtask, key group, window and key.
+        Shape: `headrace.state.open.snapshot_tables` says which columns; ordered by subtask, key group, window and key.
 
         Raises:
             CheckpointMismatchError: If there is no such operator or state.

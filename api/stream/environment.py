@@ -499,7 +499,7 @@ class StreamExecutionEnvironment(EnvironmentSources):
 
     def _connect(self) -> Cluster:
         if self._cluster is None:
-            from headrace.actors.clusters import connect
+            from headrace.actors.connecting import connect
 
             deployment, settings = self._deployment, self._cluster_settings
             if deployment.starts_only and self._detached:

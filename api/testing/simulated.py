@@ -140,7 +140,7 @@ def run_simulated(
         ("max_batch_rows", max_batch_rows, 1),
     ):
         whole(what, number, low, None)
-    from headrace.actors.clusters import connect
+    from headrace.actors.connecting import connect
     from headrace.actors.sim.system import SimSystem
 
     store = f"headrace-simulated-{next(_NAMES)}"

@@ -12,7 +12,7 @@ from actor_machines import Puppet
 
 from headrace import StreamExecutionEnvironment
 from headrace.actors.cluster import Cluster
-from headrace.actors.clusters import all_jobs, cancel_job, connect, list_clusters
+from headrace.actors.connecting import all_jobs, cancel_job, connect, list_clusters
 from headrace.actors.hosts.host_system import HostGoneError
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import (

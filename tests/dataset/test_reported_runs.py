@@ -14,7 +14,7 @@ from dashboard_kit import HOSTILE, until
 from rest_kit import ask, rest_environment
 
 from headrace import ExecutionEnvironment, RestSettings
-from headrace.actors import clusters
+from headrace.actors import connecting
 from headrace.cli.main import main
 from headrace.dataset import reported_runs
 from headrace.dataset.run_record import MOST_CHARACTERS_OF_NAME, RunRecord, now_ms
@@ -255,7 +255,7 @@ def test_a_cluster_that_is_gone_in_between_does_not_disturb(tmp_path, monkeypatc
             reports = env._reports
             reports._must_be_there = True
             monkeypatch.setattr(reports, "_find_or_start", lambda: cluster)
-            monkeypatch.setattr(clusters, "only_cluster_on_ray", lambda _name: cluster)
+            monkeypatch.setattr(connecting, "only_cluster_on_ray", lambda _name: cluster)
             run = Run(env, tmp_path / "out")
             rest = streams.get_rest_client()
             until(lambda: bool(rest.jobs()), "it is not told")

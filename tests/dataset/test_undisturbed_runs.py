@@ -14,7 +14,7 @@ import time
 import pytest
 
 from headrace import ExecutionEnvironment, ListAccumulator, MapFunction
-from headrace.actors import clusters
+from headrace.actors import connecting
 from headrace.dataset import reported_runs
 from headrace.dataset.run_record import RunRecord, now_ms
 from headrace.engine.errors import ClusterUnavailableError
@@ -49,8 +49,8 @@ class Told:
 @pytest.fixture
 def told(monkeypatch):
     cluster = Told()
-    monkeypatch.setattr(clusters, "connect", lambda *_, **__: cluster)
-    monkeypatch.setattr(clusters, "only_cluster_on_ray", lambda _name: cluster)
+    monkeypatch.setattr(connecting, "connect", lambda *_, **__: cluster)
+    monkeypatch.setattr(connecting, "only_cluster_on_ray", lambda _name: cluster)
     monkeypatch.setattr(reported_runs, "HEARD_S", 0.2)
     yield cluster
     cluster.may_answer.set()
@@ -107,8 +107,8 @@ def test_that_looking_for_a_cluster_fails_is_said_once_and_again_when_it_was_the
     def run_without():
         env._reports.lost()
         with monkeypatch.context() as broken:
-            broken.setattr(clusters, "connect", fails)
-            broken.setattr(clusters, "only_cluster_on_ray", fails)
+            broken.setattr(connecting, "connect", fails)
+            broken.setattr(connecting, "only_cluster_on_ray", fails)
             broken.setattr(reported_runs, "LOOK_FOR_CLUSTER_S", 0.0)
             broken.setattr(reported_runs, "INTERVAL_S", 0.0)
             for _ in range(3):
@@ -161,11 +161,11 @@ def test_a_cluster_that_was_asked_for_and_has_gone_is_no_error_of_later_runs(env
     assert env.from_elements(1, 2).count() == 2
     env._reports.lost()
     with monkeypatch.context() as gone:
-        gone.setattr(clusters, "connect", is_gone)
-        gone.setattr(clusters, "only_cluster_on_ray", is_gone)
+        gone.setattr(connecting, "connect", is_gone)
+        gone.setattr(connecting, "only_cluster_on_ray", is_gone)
         assert env.from_elements(1, 2, 3).count() == 3
     other = ExecutionEnvironment.get_execution_environment("local", 2, cluster_name="never there")
-    monkeypatch.setattr(clusters, "connect", is_gone)
+    monkeypatch.setattr(connecting, "connect", is_gone)
     with pytest.raises(ClusterUnavailableError):
         other.from_elements(1).count()
 
@@ -177,7 +177,7 @@ def test_only_threads_of_the_program_open_a_connection_to_ray(env, told, monkeyp
         threads.append(threading.current_thread())
         return told
 
-    monkeypatch.setattr(clusters, "connect", connect)
+    monkeypatch.setattr(connecting, "connect", connect)
     monkeypatch.setattr(reported_runs, "INTERVAL_S", 0.0)
     before = told.ask_dispatcher
 

@@ -24,7 +24,7 @@ from simulation.simulator import MAX_VIRTUAL_MS, TERMINAL, build_job, draw_fault
 from simulation.turns import slots_compared
 
 from headrace.actors.cluster import Cluster
-from headrace.actors.clusters import start_heads
+from headrace.actors.connecting import start_heads
 from headrace.actors.head import HeadPlan
 from headrace.actors.sim.faults import FaultPlan
 from headrace.actors.sim.system import SimSystem

@@ -17,7 +17,7 @@ from headrace.engine.errors import ConfigurationError
 from headrace.state.credentials import masked
 from headrace.state.extras import needs
 
-from .coordinator import Coordinator
+from .transaction_coordinator import Coordinator
 
 __all__ = ["Client", "ClientErrors", "cause_of", "client_failures", "kafka", "require_servers"]
 

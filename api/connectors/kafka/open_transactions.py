@@ -39,9 +39,9 @@ from headrace.state.checkpoints.manifest_schema import is_text
 from headrace.state.credentials import masked
 
 from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, cause_of, client_failures, kafka
-from .coordinator import TransactionGoneError, TransactionMark
 from .ledger import PARTITION, Ledger, Note
 from .serialization import KafkaRecords
+from .transaction_coordinator import TransactionGoneError, TransactionMark
 from .transactions import CommitSettings, let_go, require_topic, transactional_producer
 from .writers import ProducingWriter
 

@@ -31,9 +31,9 @@ from headrace.state.values.durations import parse_duration_ms
 from ...formats.messages import MessageFormat, require_format
 from .client import RECORD_OVERHEAD, Client, require_servers
 from .committing import KafkaCommitter
-from .coordinator import require_known_security
 from .open_transactions import TransactionCommitter, TransactionWriter
 from .serialization import KafkaRecords
+from .transaction_coordinator import require_known_security
 from .transactions import CommitSettings
 from .writers import ProducingWriter, StagingWriter
 

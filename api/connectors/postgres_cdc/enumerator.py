@@ -17,10 +17,10 @@ from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import InternalError
 
 from ..sql.postgresql import psycopg_driver
-from .catalog import await_writers, check_table, make_publication, make_slot
 from .chunks import Key, TableKey
 from .marks import CatalogMarks
 from .pgoutput import lsn_of
+from .publication import await_writers, check_table, make_publication, make_slot
 from .settings import CdcSettings, asked, failed, quoted
 
 __all__ = ["LOG", "CdcEnumerator"]

@@ -19,7 +19,6 @@ from headrace.engine.connectors.contract import Polled, ReaderContext, Split
 from headrace.engine.errors import CheckpointMismatchError, SourceError, TypeMismatchError
 
 from ..sql.postgresql import psycopg_driver
-from .catalog import has_bound, key_of, require_publication, require_slot, slot_of
 from .chunks import PagesSeen, TableKey
 from .marks import CatalogMarks
 from .pgoutput import (
@@ -34,6 +33,7 @@ from .pgoutput import (
     parse_message,
     status_update,
 )
+from .publication import has_bound, key_of, require_publication, require_slot, slot_of
 from .row_changes import RowChanges, batch_of
 from .settings import CdcSettings, failed, quoted
 from .values import column_of

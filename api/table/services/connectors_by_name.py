@@ -15,10 +15,10 @@ from ..connectors.contract import Options, TableConnector
 from ..connectors.datagen import DatagenTable
 from ..connectors.ends import BlackholeTable, PrintTable
 from ..connectors.files import FilesTable
-from ..connectors.nexmark import NexmarkTable
 from ..connectors.jdbc import JdbcTable
 from ..connectors.kafka import KafkaTable, UpsertKafkaTable
 from ..connectors.lake import DeltaLakeTable, HudiTable, IcebergTable
+from ..connectors.nexmark import NexmarkTable
 from ..connectors.postgres_cdc import PostgresCdcTable
 from ..connectors.rabbitmq import RabbitmqTable
 from ..connectors.redis import RedisTable

@@ -28,7 +28,7 @@ import cloudpickle
 import pytest
 from rest_kit import ask
 
-from headrace.actors.clusters import _programs_on_ray
+from headrace.actors.connecting import _programs_on_ray
 from headrace.actors.rest.resources import programs
 from headrace.actors.rest.resources.program_files import MOST_TIMES, ProgramStore, entry_of, unpack
 from headrace.actors.rest.resources.programs import ProgramPlace, session_command

@@ -8,7 +8,7 @@ import pytest
 from dashboard_kit import until
 
 from headrace import ExecutionEnvironment, RestSettings
-from headrace.actors.clusters import all_jobs, connect
+from headrace.actors.connecting import all_jobs, connect
 from headrace.dataset import reported_runs
 from headrace.engine.errors import HeadraceError, JobCanceledError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace import StreamExecutionEnvironment
-from headrace.actors.clusters import _one_of, all_jobs, connect
+from headrace.actors.connecting import _one_of, all_jobs, connect
 from headrace.actors.ray.system import clusters_on_ray
 from headrace.cli.applications import EXCLUDED, entrypoint, runtime_env
 from headrace.cli.main import main

@@ -11,7 +11,7 @@ import pytest
 from dashboard_kit import until
 from rest_kit import rest_environment
 
-from headrace.actors import clusters
+from headrace.actors import connecting
 from headrace.cli.main import main
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.errors import ClusterUnavailableError
@@ -30,7 +30,7 @@ def alone(tmp_path, monkeypatch):
 
     (tmp_path / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.setattr(clusters, "all_jobs", no_ray)
+    monkeypatch.setattr(connecting, "all_jobs", no_ray)
 
 
 def started(env, tmp_path, name):

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from headrace import HighAvailabilitySettings, StreamExecutionEnvironment
-from headrace.actors.clusters import start_heads
+from headrace.actors.connecting import start_heads
 from headrace.actors.head import HeadPlan
 from headrace.actors.sim.system import SimSystem
 from headrace.connectors.datagen import GeneratorSource

@@ -16,7 +16,7 @@ import pytest
 from dashboard_kit import until
 
 from headrace import ClusterUnavailableError, StreamExecutionEnvironment, cli
-from headrace.actors import clusters
+from headrace.actors import connecting
 from headrace.actors.rest.resources import checkpoints
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.protocol.details import CheckpointView, TaskAcknowledgement
@@ -132,13 +132,13 @@ def test_commands_about_a_job_follow_it(tmp_path, monkeypatch, capsys):
         client = env.execute_async("counts")
         job = client.get_job_id()
         until(lambda: client.view().state == "RUNNING", "it does not run")
-        monkeypatch.setattr(clusters, "all_jobs", lambda _address: [("local", client.view())])
+        monkeypatch.setattr(connecting, "all_jobs", lambda _address: [("local", client.view())])
 
         @contextmanager
         def named(_address, _name):
             yield env._cluster
 
-        monkeypatch.setattr(clusters, "cluster_named", named)
+        monkeypatch.setattr(connecting, "cluster_named", named)
 
         def said(*arguments):
             with redirect_stderr(Terminal()) as terminal:

@@ -281,8 +281,8 @@ def test_command_line(monkeypatch, capsys):
             return None
 
     view = SimpleNamespace(job_id="job-7", name="numbers", state=JobStatus.RUNNING)
-    monkeypatch.setattr("headrace.actors.clusters.all_jobs", lambda _address: [("c", view)])
-    monkeypatch.setattr("headrace.actors.clusters.cluster_named", lambda _address, _name: Connection())
+    monkeypatch.setattr("headrace.actors.connecting.all_jobs", lambda _address: [("c", view)])
+    monkeypatch.setattr("headrace.actors.connecting.cluster_named", lambda _address, _name: Connection())
     monkeypatch.setattr("headrace.jobs.client.JobClient", Client)
     assert cli.main(["rescale", "job", "--parallelism", "3", "--operator", "sum=2", "--operator", "a=b=4"]) == 0
     assert asked == [(3, {"sum": 2, "a=b": 4})]

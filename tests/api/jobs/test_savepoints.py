@@ -488,12 +488,12 @@ def test_the_command_line_starts_a_program_from_a_savepoint(program, sums, tmp_p
 @pytest.fixture
 def jobs(monkeypatch):
     """One job on a cluster that is not there; gives what is asked of it."""
-    from headrace.actors import clusters
+    from headrace.actors import connecting
     from headrace.jobs import client
 
     asked = []
     monkeypatch.setattr(
-        clusters, "all_jobs", lambda _address: [("mine", SimpleNamespace(job_id="job-17", name="counts"))]
+        connecting, "all_jobs", lambda _address: [("mine", SimpleNamespace(job_id="job-17", name="counts"))]
     )
 
     @contextmanager
@@ -512,7 +512,7 @@ def jobs(monkeypatch):
         asked.append(("stop", self._job_id, directory, drain))
         return "/some/savepoint-2"
 
-    monkeypatch.setattr(clusters, "cluster_named", named)
+    monkeypatch.setattr(connecting, "cluster_named", named)
     monkeypatch.setattr(client.JobClient, "trigger_savepoint", trigger)
     monkeypatch.setattr(client.JobClient, "trigger_checkpoint", trigger_checkpoint)
     monkeypatch.setattr(client.JobClient, "stop_with_savepoint", stop)

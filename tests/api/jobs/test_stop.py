@@ -253,12 +253,12 @@ def test_the_command_line_stops_the_job_it_names(monkeypatch, capsys, path):
     from contextlib import contextmanager
 
     from headrace import cli
-    from headrace.actors import clusters
+    from headrace.actors import connecting
     from headrace.jobs import client
 
     asked = []
     job = SimpleNamespace(job_id="job-17", name="counts")
-    monkeypatch.setattr(clusters, "all_jobs", lambda address: [("mine", job)])
+    monkeypatch.setattr(connecting, "all_jobs", lambda address: [("mine", job)])
 
     @contextmanager
     def named(address, name):
@@ -268,7 +268,7 @@ def test_the_command_line_stops_the_job_it_names(monkeypatch, capsys, path):
         asked.append((self._cluster, self._job_id, drain))
         return path
 
-    monkeypatch.setattr(clusters, "cluster_named", named)
+    monkeypatch.setattr(connecting, "cluster_named", named)
     monkeypatch.setattr(client.JobClient, "stop", stop)
     assert cli.main(["stop", "--drain", "job-1"]) == 0
     assert cli.main(["stop", "job-2"]) == 1
@@ -280,10 +280,10 @@ def test_the_command_line_stops_the_job_it_names(monkeypatch, capsys, path):
 
 def test_the_command_line_does_not_claim_to_cancel_a_job_that_has_ended(monkeypatch, capsys):
     from headrace import cli
-    from headrace.actors import clusters
+    from headrace.actors import connecting
 
     job = SimpleNamespace(job_id="job-17", name="counts", state=JobStatus.FINISHED)
-    monkeypatch.setattr(clusters, "all_jobs", lambda address: [("mine", job)])
-    monkeypatch.setattr(clusters, "cancel_job", lambda *_: pytest.fail("canceled"))
+    monkeypatch.setattr(connecting, "all_jobs", lambda address: [("mine", job)])
+    monkeypatch.setattr(connecting, "cancel_job", lambda *_: pytest.fail("canceled"))
     assert cli.main(["cancel", "job-17"]) == 0
     assert "has ended already: FINISHED" in capsys.readouterr().out

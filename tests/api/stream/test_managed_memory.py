@@ -15,7 +15,7 @@ from headrace import (
     WatermarkStrategy,
     count,
 )
-from headrace.actors.clusters import connect
+from headrace.actors.connecting import connect
 from headrace.cli.cluster import task_manager_lines
 from headrace.connectors.scripted import Pause, ScriptedSource, Timed
 from headrace.engine.graph.chaining import build_job_graph
