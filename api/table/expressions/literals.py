@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 from headrace.engine.errors import ProgramError
+
+from ...sql.functions.spelling import double_text
 
 __all__ = ["literal_text"]
 
@@ -31,9 +34,9 @@ def literal_text(value: Any) -> str:
 
 
 def _float(value: float) -> str:
+    if not math.isfinite(value):
+        return f"CAST('{double_text(value)}' AS DOUBLE)"
     text = repr(value)
-    if "n" in text:  # inf and nan have no digits
-        return f"CAST('{text}' AS DOUBLE)"
     return text if "e" in text else f"{text}e0"
 
 

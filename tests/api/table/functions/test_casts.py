@@ -72,7 +72,16 @@ def test_an_impossible_cast_in_a_query_has_a_caret():
     assert "^" in str(refused.value)
 
 
-@pytest.mark.parametrize("expression", ["CAST('x' AS INT)", "CAST('maybe' AS BOOLEAN)", "CAST('1e' AS DOUBLE)"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "CAST('x' AS INT)",
+        "CAST('maybe' AS BOOLEAN)",
+        "CAST('1e' AS DOUBLE)",
+        "CAST('nan' AS DOUBLE)",
+        "CAST(' -inf' AS FLOAT)",
+    ],
+)
 def test_a_text_that_is_no_value_fails_or_is_null(expression):
     with pytest.raises(UserFunctionError, match="failed"):
         column_of(expression)

@@ -34,7 +34,7 @@ FLINK = """
 """.split()  # noqa: SIM905
 """Names of Flink 2.3's documentation and of its `list_functions()`."""
 
-WRITTEN = {"JSON", "JSON_ARRAY", "JSON_OBJECT", "PROCTIME"}
+WRITTEN = {"CURRENT_DATABASE", "JSON", "JSON_ARRAY", "JSON_OBJECT", "PROCTIME"}
 """Functions that are more than what they make of values."""
 
 
