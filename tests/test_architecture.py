@@ -135,8 +135,8 @@ CIRCLES = (
         (
             "async_data_stream", "cached_stream", "combined_streams", "connected_streams",
             "data_stream",
-            "data_stream_sink", "environment", "environment_sources", "iterative_stream", "joined_streams",
-            "keyed_stream", "partitioned_streams", "windowed_stream",
+            "data_stream_sink", "environment", "iterative_stream", "joined_streams",
+            "keyed_stream", "partitioned_streams", "sources", "windowed_stream",
         ),
     ),
     # So do those of data sets.

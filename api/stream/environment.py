@@ -75,7 +75,7 @@ from ..rest.job_link import JobLink, link_line
 from .batch_mode import batch_checkpoints, is_batch
 from .collected_rows import CollectedRows
 from .environment_settings import checked_job_options, warn_of_exclusions
-from .environment_sources import EnvironmentSources
+from .sources import EnvironmentSources
 
 if TYPE_CHECKING:
     from headrace.actors.cluster import Cluster
