@@ -113,6 +113,7 @@ class Deaths:
         server: Dies, too; None if there is none.
         directory: In which the job's sink is `aimed`; None if it is not: nothing dies at a commit then.
         head: Gives the process id of the head that leads; it may find none.
+        server_at_commits: Whether the server dies at commits, too, or at random moments only.
     """
 
     def __init__(
@@ -121,9 +122,12 @@ class Deaths:
         server: Server | None = None,
         directory: Path | None = None,
         head: Callable[[], int | None] = lambda: None,
+        *,
+        server_at_commits: bool = True,
     ) -> None:
         self._rng, self._server, self._head = rng, server, head
         self._folder = None if directory is None else _folder(directory)
+        self._server_at_commits = server_at_commits
         self.struck: Counter[str] = Counter()
 
     @property
@@ -138,7 +142,8 @@ class Deaths:
     def strike(self, kind: str) -> None:
         """Kill a process of a kind, or of two ("server and slot"), or nothing if there is none now."""
         kinds = kind.split(" and ")
-        side = None if self._folder is None else self._rng.choice((None, *SIDES))
+        may_wait = self._folder is not None and (self._server_at_commits or "server" not in kinds)
+        side = self._rng.choice((None, *SIDES)) if may_wait else None
         pids = {one: self._pid_of(one, at_commit=side is not None) for one in kinds}
         if None in pids.values():
             return

@@ -166,6 +166,7 @@ def run_job(
     directory: Path,
     *,
     commits: bool = True,
+    server_at_commits: bool = True,
 ) -> dict[str, Any]:
     """Run the job on Ray while things die; gives what happened.
 
@@ -177,9 +178,10 @@ def run_job(
         options: Of the command line.
         directory: For all that is kept.
         commits: Whether the job's sink is `aimed`, so that things die at its commits, too.
+        server_at_commits: As of `Deaths`.
     """
     rng = random.Random(options.seed)
-    deaths = Deaths(rng, server, directory if commits else None)
+    deaths = Deaths(rng, server, directory if commits else None, server_at_commits=server_at_commits)
     num_completed = 0
     with StreamExecutionEnvironment.get_execution_environment(
         actor_system="ray", slot_request_timeout_ms=300_000
