@@ -219,7 +219,8 @@ class Ledger:
                     f" {self._timeout_s:.0f} s: they are known up to {self._position}; a transaction that is left open"
                     f" ends after its timeout; {self._errors.last}"
                 )
-                raise SinkError(message)
+                hint = "one that a broker has lost the end of stays open: kafka-transactions.sh find-hanging names it"
+                raise SinkError(message, hint=hint)
             for message_ in self._consumer.consume(1_000, 0.2):
                 self._take(message_)
 
