@@ -315,7 +315,8 @@ class _Finder:
     # -- groups --------------------------------------------------------------------------------------------------------
 
     def _in_order(self, sides: Sequence[Identity], keys: Iterable[tuple[str, ...]]) -> list[list[str]]:
-        """Put a key in order: that in which the rows of the first input that has them by it come, else by digests.
+        """Put a key in order: that in which the rows of the first input that has them by it come; else by what tables
+        call the columns, so that two inputs are likely to be alike, and by digests.
 
         Plans up to version 3 have digests alone.
 
@@ -327,10 +328,11 @@ class _Finder:
             By input the columns in order.
         """
 
-        def digests(names: tuple[str, ...]) -> list[str]:
-            return [side.columns[name] for side, name in zip(sides, names, strict=True)]
+        def place(names: tuple[str, ...]) -> list[tuple[str, str]]:
+            digests = [side.columns[name] for side, name in zip(sides, names, strict=True)]
+            return [(self.labels.get(one, "") if self._version > 3 else "", one) for one in digests]
 
-        ordered = sorted(keys, key=digests)
+        ordered = sorted(keys, key=place)
         for at, side in enumerate(sides if self._version > 3 else ()):
             parts = [side.parts.get(side.columns[names[at]], -1) for names in ordered]
             if set(parts) == set(side.parts.values()) and len(set(parts)) == len(parts):

@@ -95,6 +95,14 @@ def test_keys_stay_whatever_their_names_are(names, staying):
     assert len(staying) == 6  # from the first join to the group, and from there to the second one
 
 
+def test_rows_of_both_inputs_stay_if_their_tables_call_the_key_alike(staying):
+    query = """SELECT p.n, q.n AS m FROM (SELECT x, k, COUNT(*) AS n FROM a GROUP BY x, k) AS p
+               JOIN (SELECT k, x, COUNT(*) AS n FROM b GROUP BY k, x) AS q ON p.x = q.x AND q.k = p.k"""
+    with in_small_batches(TableEnvironment.create(parallelism=3, actor_system="sim", seed=0), TABLES, 5) as env:
+        assert multiset(env.execute_sql(query).to_arrow()) == by_duckdb(query, TABLES)
+    assert len(staying) == 6
+
+
 def test_what_was_dealt_out_in_between_goes_by_hash(staying):
     with in_small_batches(TableEnvironment.create(parallelism=2, actor_system="sim", seed=0), TABLES, 5) as env:
         joined = env.to_data_stream(env.sql_query("SELECT a.k, b.s FROM a JOIN b ON a.k = b.k"))
