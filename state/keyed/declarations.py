@@ -21,9 +21,8 @@ from ..identifiers import OperatorId
 from ..keys.key_classes import KEY_CLASSES
 from ..keys.key_groups import KeyGroupRange
 from ..values.type_sources import type_text
-from .columns_evolution import can_become
 from .contract import Namespace
-from .evolution import stored_form
+from .evolution import can_become, stored_form
 from .kinds import NO_KEY, StateDescriptor, is_state_kind
 from .layouts import Layout, Merge
 from .ttl import TtlCleanup

@@ -9,6 +9,10 @@ name (or by the name they had: ``renamed_fields``), one that is gone is dropped,
 None; integers and floats may widen; a value may become optional. Everything else is refused before the first record.
 Keys never change their type: their hash decides where they live.
 
+Of columnar state the columns may change: what it has lost is left out, what it has gained is null in older rows.
+Columns are matched by name. What a program no longer asks for goes with the next run that is written; that it comes
+back under its old name with old values is for the program to avoid, by giving a column that begins anew a new name.
+
 Source: Flink's ``TypeSerializerSnapshot`` and ``PojoSerializer``'s schema evolution.
 """
 
@@ -17,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+import pyarrow as pa
+
 from ..errors import CheckpointMismatchError
 from ..values.composite_types import RecordType
 from ..values.type_sources import schema_text, type_of_hint
@@ -24,7 +30,7 @@ from ..values.types import Change, Schema, ValueType
 from .kinds import StateDescriptor
 from .layouts import Layout
 
-__all__ = ["evolve", "migration", "of_part", "of_whole", "stored_form"]
+__all__ = ["can_become", "evolve", "fitted", "migration", "of_part", "of_whole", "stored_form"]
 
 
 # ---------------------------------------------------------------------------------------------------------- evolution
@@ -276,3 +282,23 @@ def migration(facts: Mapping[str, Any], descriptor: StateDescriptor, now_ms: Cal
 
 def _same(value: Any) -> Any:
     return value
+
+
+# -------------------------------------------------------------------------------------------------------------- columns
+def can_become(there: pa.Schema, wanted: pa.Schema, key_columns: tuple[str, ...]) -> bool:
+    """Return whether rows of a schema can be read as those of another one: keys and common columns have the
+    same types.
+    """
+    common = [name for name in wanted.names if name in there.names]
+    return all(name in common for name in key_columns) and all(
+        there.field(name).type == wanted.field(name).type for name in common
+    )
+
+
+def fitted(rows: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """Return rows with the columns of a schema that they can become."""
+    columns = [
+        rows.column(field.name) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in wanted
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)

@@ -24,10 +24,9 @@ import pyarrow as pa
 from ...checkpoints.snapshot import FileKind, SnapshotPart
 from ...checkpoints.state_files import FrozenColumn, write_state_file
 from ...errors import InternalError, TypeMismatchError
-from ...keyed.columns_evolution import fitted
 from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text, declare_form
-from ...keyed.evolution import migration, of_part, of_whole
+from ...keyed.evolution import fitted, migration, of_part, of_whole
 from ...keyed.kinds import StateDescriptor, layout_of_kind
 from ...keyed.layouts import ENTRIES, NOTHING
 from ...keyed.managed_memory import MemoryAccount

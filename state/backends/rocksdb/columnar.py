@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from ...checkpoints.snapshot import FileKind
 from ...errors import CheckpointCorruptError, InternalError, TypeMismatchError
-from ...keyed.columns_evolution import can_become, fitted
 from ...keyed.contract import Namespace
 from ...keyed.declarations import columns_text
+from ...keyed.evolution import can_become, fitted
 from ...keys.column_hashing import hash_columns
 from ...keys.key_groups import KeyGroupRange, key_groups_of
 from ...reading.arrow_reading import read_arrow_stream

@@ -587,7 +587,7 @@ def test_what_both_queries_have_written_is_all_and_nothing_twice(tmp_path, first
     out = f"""CREATE TABLE written (k INT, n BIGINT, s BIGINT, m BIGINT)
         WITH ('connector' = 'filesystem', 'path' = '{tmp_path}/out', 'format' = 'parquet')"""
     view = "CREATE VIEW renamed AS SELECT x AS a, v AS b, w AS c, k AS key, ts AS at FROM src"
-    path = stopped(tmp_path, f"INSERT INTO written {first}", backend, before=out)
+    path = stopped(tmp_path, f"INSERT INTO written {first}", backend, after=1.6, before=out)  # windows have fired
     some = pq.read_table(tmp_path / "out").num_rows
     with environment(3, backend, **{"execution.savepoint.path": path, "table.dml-sync": "true"}) as env:
         env.execute_script(f"{out}; {view}")
