@@ -349,7 +349,8 @@ class _Jdbc:
         return (JdbcError,)
 
     def is_about_records(self, error: Exception) -> bool:
-        return isinstance(error, JdbcError) and error.state[:2] in ("22", "23")  # data, constraints
+        # Data and constraints; but another writer may have added a row of a key since it was looked for.
+        return isinstance(error, JdbcError) and error.state[:2] in ("22", "23") and error.state != "23505"
 
     def describe(self, cursor: Any, path: tuple[str, ...]) -> Table | None:
         session = cursor.session

@@ -15,7 +15,7 @@ from sql_servers import SERVERS, Session, connection_of, lost_connection, number
 from headrace.connectors.sql import SqlExecutionOptions, SqlSink
 from headrace.engine.errors import SinkFencedError
 from headrace.testing import SinkAttempt, SinkTestHarness
-from headrace.testing.sink_contract import SINK_CONTRACT, SinkSubject
+from headrace.testing.sink_contract import OWNED_SINK_CONTRACT, SINK_CONTRACT, SinkSubject
 from headrace.testing.upsert_contract import UPSERT_CONTRACT, UpsertSubject
 
 pytestmark = pytest.mark.slow
@@ -28,12 +28,13 @@ def server(request):
 
 # ------------------------------------------------------------------------------------------------------------ contracts
 @pytest.mark.parametrize("staging", ["checkpoint", "table"])
-@pytest.mark.parametrize("check", SINK_CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*SINK_CONTRACT, *OWNED_SINK_CONTRACT], ids=lambda check: check.__name__)
 @pytest.mark.sampled(4)
 def test_contract(check, staging, server):
     check(SinkSubject(sink(server, staging=staging), lambda: numbers(server), lambda number: rows(number)[0]))
+    # What a job has staged that another one has replaced stays for as long as markers do.
     table = "table_name = 'headrace_staged' AND table_schema IN ('public', 'shop')"
-    if server.rows(f"SELECT 1 FROM information_schema.tables WHERE {table}"):
+    if check in SINK_CONTRACT and server.rows(f"SELECT 1 FROM information_schema.tables WHERE {table}"):
         assert server.rows("SELECT count(*) FROM headrace_staged") == [(0,)], "staged rows were left"
 
 
