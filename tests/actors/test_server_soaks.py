@@ -15,6 +15,7 @@ SOAKS = {
     "hbase": ["hbase_soak.py"],
     "hbase, numbers of the sink": ["hbase_soak.py", "--order", "sink"],
     "http": ["http_soak.py"],
+    "hudi": ["hudi_soak.py"],
     "kafka": ["kafka_soak.py"],
     "kafka, open transactions": ["kafka_soak.py", "--staging", "transaction"],
     "kinesis": ["kinesis_soak.py"],
