@@ -2,9 +2,11 @@
 
 Numbers come from one topic, counts go into another one, exactly once, from checkpoints or by transactions that are left
 open (``--staging transaction``). ``tests/actors/server_soak.py`` says what dies.
-Kafka's own console consumer reads what is committed. The broker dies at random moments only: one that is killed between
-the decision to commit and its markers, and is alone, may say after its start that all is done, and write no markers
-(Kafka 4.3.1). Needs Java, and Kafka or Maven (``tests/kafka_server.py``).
+Kafka's own console consumer reads what is committed. Needs Java, and Kafka or Maven (``tests/kafka_server.py``).
+
+The broker dies at random moments only: one that is killed between its decision to commit and its markers, and is alone,
+may say after its start that all is done, and write none (Kafka 4.3.1). Then the soak stands still, which may happen at
+random moments, too; ``kafka-transactions.sh`` tells.
 """
 
 from __future__ import annotations
