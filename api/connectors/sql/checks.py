@@ -28,6 +28,8 @@ __all__ = [
     "filled_bytes",
     "fractions_beyond",
     "no_numbers",
+    "number_like",
+    "other_spellings",
     "padded_texts",
     "short_years",
     "wide_integers",
@@ -55,6 +57,8 @@ class ColumnCheck:
         """
         places = np.arange(len(values))
         while kinds.is_list(values.type) or kinds.is_large_list(values.type) or kinds.is_fixed_size_list(values.type):
+            # Lists of a fixed size have elements where they are null, which are left out of what is looked at.
+            places, values = places[pc.is_valid(values).to_numpy(zero_copy_only=False)], values.drop_null()
             if kinds.is_fixed_size_list(values.type):
                 values = values.cast(pa.list_(values.type.value_type))
             places = places[pc.list_parent_indices(values).to_numpy(zero_copy_only=False)]
@@ -93,10 +97,24 @@ def digits_beyond(kind: pa.DataType, scale: int) -> ColumnCheck | None:
     if scale >= (kind.scale if kinds.is_decimal(kind) else 0):
         return None
     return ColumnCheck(
-        lambda values: pc.not_equal(pc.round(values, ndigits=scale, round_mode="towards_zero"), values),
+        functools.partial(_have_digits, scale),
         lambda value: f"would round {value.as_py()} to {scale} digits behind the point",
         "round it in the program, or declare the column with more digits",
     )
+
+
+_MOST_DIGITS = 76
+"""Of a decimal of Arrow's."""
+
+
+def _have_digits(scale: int, values: pa.Array) -> pa.Array:
+    kind = values.type
+    if scale < 0 or kind.bit_width < 128:
+        # Arrow rounds no decimal of fewer bits, and none to more digits before the point than its type has.
+        behind = kind.scale if kinds.is_decimal(kind) else 0
+        values = values.cast(pa.decimal256(_MOST_DIGITS, behind))
+        scale = max(scale, behind - _MOST_DIGITS + 1)
+    return pc.not_equal(pc.round(values, ndigits=scale, round_mode="towards_zero"), values)
 
 
 def no_numbers() -> ColumnCheck:
@@ -171,6 +189,30 @@ def blanks_at_the_end(remedy: str) -> ColumnCheck:
         lambda values: pc.ends_with(values, " "),
         lambda _value: "overlooks blanks at the end of a key: keys that differ in them would be one row",
         remedy or "cut them in the program, or declare another type",
+    )
+
+
+_NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
+
+
+def number_like() -> ColumnCheck:
+    """Of a text that SQLite makes a number of: ``1.50``, or a UUID of digits alone."""
+    return ColumnCheck(
+        lambda values: pc.match_substring_regex(values, _NUMBER),
+        lambda value: f"would make a number of the text {value.as_py()!r}",
+        "declare it as TEXT",
+    )
+
+
+_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+
+
+def other_spellings() -> ColumnCheck:
+    """Of a UUID that is a key, in capitals or without hyphens: the database takes it for the same."""
+    return ColumnCheck(
+        lambda values: pc.invert(pc.match_substring_regex(values, _UUID)),
+        lambda value: f"would spell {value.as_py()!r} otherwise: keys that differ in that would be one row",
+        "write keys in small letters and with hyphens, as Python's str(uuid.UUID(...))",
     )
 
 

@@ -28,7 +28,7 @@ from headrace.engine.errors import HeadraceError
 from headrace.state.credentials import masked
 from headrace.state.values.json_text import json_text
 
-from .checks import ColumnCheck, fractions_beyond, no_numbers, wide_integers
+from .checks import ColumnCheck, fractions_beyond, no_numbers, number_like, wide_integers
 
 __all__ = [
     "IDLE_TRANSACTION_S",
@@ -364,6 +364,9 @@ class _Sqlite:
             return wide_integers(kind, 53)
         if kinds.is_temporal(kind) and not kinds.is_date(kind):
             return fractions_beyond(kind)
+        if kinds.is_string(kind) or kinds.is_large_string(kind):
+            is_kept = any(part in column.type.upper() for part in ("CHAR", "CLOB", "TEXT", "BLOB"))
+            return None if is_kept or not column.type else number_like()
         return no_numbers() if kinds.is_floating(kind) else None
 
 

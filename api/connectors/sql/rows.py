@@ -26,7 +26,7 @@ from headrace.engine.columns.records import Batch
 from headrace.engine.errors import ConfigurationError, TypeMismatchError
 from headrace.state.values.serde import columns_as
 
-from .checks import ColumnCheck, blanks_at_the_end
+from .checks import ColumnCheck, blanks_at_the_end, other_spellings
 from .dialects import Column, Convert, Dialect, Table
 
 __all__ = ["RowLayout", "RowPlan", "check_table", "converter_of"]
@@ -172,6 +172,8 @@ class RowPlan:
         self._checks = list(self._found_checks(table, schema, dialect))
         self._without_null = [name for name in self.names if table.columns[name].replaces_null]
         self._key = [self.names.index(name) for name in layout.key]
+        exact = [at for at, name in enumerate(layout.key) if table.columns[name].family not in ("json", "any")]
+        self._identity_order = exact
         target = dialect.quoted(*layout.table)
         mark = dialect.placeholder
         quoted = [dialect.quoted(name) for name in self.names]
@@ -240,7 +242,9 @@ class RowPlan:
         changes = list(last.items())
         if self._dialect.name != "sqlite":  # which has one writer at a time
             # In one order everywhere, so that two writers of the same keys wait for each other and never crosswise.
-            changes.sort(key=lambda item: repr(item[0]))
+            # Parts that may be one for the database in two spellings, as texts for an INET, say nothing of the order:
+            # such rows stay in that in which they came.
+            changes.sort(key=lambda item: repr([item[0][at] for at in self._identity_order]))
         for is_removed, run in groupby(changes, lambda item: item[1] is None):
             if is_removed:
                 cursor.executemany(self._delete, [identity for identity, _row in run])
@@ -256,6 +260,8 @@ class RowPlan:
                 yield column, check
             if name in self._layout.key and column.overlooks_blanks and _is_text(schema.field(name).type):
                 yield column, blanks_at_the_end(column.remedy)
+            if name in self._layout.key and column.family == "uuid" and _is_text(schema.field(name).type):
+                yield column, other_spellings()
 
     def _deletes(self, batch: pa.RecordBatch) -> list[Any] | None:
         name = self._layout.delete_column

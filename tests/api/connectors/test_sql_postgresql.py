@@ -278,6 +278,8 @@ NOON = UTC_NOON.replace(tzinfo=None)
         (pa.decimal128(9, 3), "numeric(9, 2)", Decimal("1.005"), r"numeric\(9,2\) would round 1.005 to 2 digits"),
         (pa.decimal128(9, 3), "numeric(9)", Decimal("1.005"), "would round 1.005 to 0 digits"),
         (pa.int64(), "numeric(5, -2)", 150, "would round 150 to -2 digits"),
+        (pa.int8(), "numeric(5, -9)", 1, "would round 1 to -9 digits"),
+        (pa.decimal32(9, 3), "numeric(9, 2)", Decimal("1.005"), "would round 1.005 to 2 digits"),
         (pa.float64(), "numeric", 0.1, "do not fit column"),
         (pa.float64(), "real", 0.1, "do not fit column"),
         (pa.int32(), "real", 2**24 + 1, "would round 16777217: it keeps 24 bits"),
@@ -317,6 +319,8 @@ def test_what_a_column_would_change_is_refused(kind, own, value, reason, server)
 KEPT = {
     "n": (pa.decimal128(9, 3), "numeric(9, 2)", [Decimal("1.250"), Decimal("-0.010"), Decimal("999999.000")]),
     "h": (pa.int64(), "numeric(5, -2)", [100, 0, 9_999_900]),
+    "z": (pa.int8(), "numeric(5, -9)", [0, None, 0]),
+    "m": (pa.decimal64(12, 3), "numeric(9, 2)", [Decimal("1.250"), Decimal("-0.010"), None]),
     "r": (pa.int64(), "real", [2**24, -(2**40), 3 << 30]),
     "w": (pa.int64(), "double precision", [2**53, -(2**62), 0]),
     "t": (pa.timestamp("us"), "timestamp(3)", [datetime(1969, 12, 31, 23, 59, 59, 999_000)] * 3),  # noqa: DTZ001
@@ -376,6 +380,36 @@ def test_keys_that_the_database_calls_equal_are_refused(own, said, server):
     job.write([{"k": "Hall", "v": 1}, {"k": "hall", "v": 2}])
     job.checkpoint(1)
     assert sorted(server.rows("SELECT * FROM words")) == [("Hall", 1), ("hall", 2)]
+
+
+def test_a_key_of_uuids_has_one_spelling(server):
+    """Rows of two spellings are one there, and would be written in any order."""
+    server.execute("CREATE TABLE seats (k uuid PRIMARY KEY, v bigint)")
+    job = SinkTestHarness(SqlSink.at_least_once(server.url, "seats", key="k"))
+    job.start()
+    small = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+    job.write([{"k": small, "v": 1}])
+    job.checkpoint(1)
+    assert server.rows("SELECT k::text, v FROM seats") == [(small, 1)]
+    for other in (small.upper(), small.replace("-", ""), f"{{{small}}}"):
+        with pytest.raises(TypeMismatchError, match=r"column 'k' of type uuid would spell .* one row"):
+            job.write([{"k": small, "v": 2}, {"k": other, "v": 3}])
+
+
+@pytest.mark.parametrize(("own", "keys"), [("inet", ["10.0.0.1/32", "10.0.0.1"]), ("jsonb", ["[1, 2]", "[1,2]"])])
+def test_rows_of_two_spellings_of_one_key_stay_in_order(server, own, keys):
+    server.execute(f"CREATE TABLE hosts (k {own} PRIMARY KEY, v bigint)")
+    job = SinkTestHarness(SqlSink.exactly_once(server.url, "hosts", sink_id="h", key="k", delete_column="gone"))
+    job.start()
+    for number, places in enumerate(([0, 1], [1, 0])):
+        batch = {"k": [keys[i] for i in places], "v": [1, 2], "gone": [False, False]}
+        job.write(Batch.of_columns(pa.RecordBatch.from_pydict(batch)))
+        job.checkpoint(2 * number + 1)
+        assert server.rows("SELECT v FROM hosts") == [(2,)]
+        batch["gone"] = [False, True]
+        job.write(Batch.of_columns(pa.RecordBatch.from_pydict(batch)))
+        job.checkpoint(2 * number + 2)
+        assert server.rows("SELECT v FROM hosts") == []
 
 
 def test_a_key_is_the_columns_that_are_unique_and_not_those_beside_them(server):

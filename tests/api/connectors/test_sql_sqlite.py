@@ -332,6 +332,8 @@ def test_keys_that_the_database_calls_equal_are_refused(db, own):
         (pa.int64(), "DOUBLE", 2**53 + 1, "column 'v' of type DOUBLE would round 9007199254740993"),
         (pa.float64(), "REAL", float("nan"), "would keep NaN as NULL"),
         (pa.timestamp("ns"), "TIMESTAMP", 1, "fraction of 1970-01-01 00:00:00.000000001"),
+        (pa.string(), "JSON", " -1.50e2\n", "would make a number of the text"),
+        (pa.large_string(), "UUID", "0" * 31 + "1", "would make a number of the text"),
     ],
 )
 def test_what_a_column_would_change_is_refused(db, kind, own, value, reason):
@@ -339,9 +341,20 @@ def test_what_a_column_would_change_is_refused(db, kind, own, value, reason):
     job = started(SqlSink.at_least_once(db.url, "x"), 2)
     job.write(Batch.of_columns(pa.RecordBatch.from_arrays([pa.array([None, None], kind)], names=["v"])), 1)
     with pytest.raises(TypeMismatchError, match=f"{reason}.*record 4, operator 'sink', subtask 2/2") as told:
-        job.write(Batch.of_columns(pa.RecordBatch.from_arrays([pa.array([0, value], kind)], names=["v"])), 1)
+        job.write(Batch.of_columns(pa.RecordBatch.from_arrays([pa.array([None, value], kind)], names=["v"])), 1)
     assert told.value.hint
     assert db.rows("SELECT count(v) FROM x") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".", "1-2", "0x10", "inf", "1e", "1_000", "--1", '"1"', "[1]", "1 2", "e5", "1\u00a0"]
+)
+def test_texts_that_are_no_numbers_stay_texts(db, text):
+    db.execute("CREATE TABLE x (v JSON)")
+    job = started(SqlSink.at_least_once(db.url, "x"))
+    job.write([{"v": text}])
+    job.checkpoint(1)
+    assert db.rows("SELECT v, typeof(v) FROM x") == [(text, "text")]
 
 
 def test_a_null_key_is_refused(db):
