@@ -24,12 +24,20 @@ _LOOPS = "headrace.engine.tables.table_loops"
 
 
 def loops_to_compile(job_graph: JobGraph) -> str | None:
-    """Return the line that tells of it; None if no operator of a job has such loops, or they are compiled."""
+    """Return the line that tells of it; None if no operator of a job has such loops, or they are compiled.
+
+    Of folders that cannot be looked into nothing is told: a job runs without that.
+    """
     operators = (one.operator for vertex in job_graph.vertices.values() for one in vertex.chain)
-    source = _source()
-    if not any(one.has_compiled_loops for one in operators) or are_compiled(source):
+    if not any(one.has_compiled_loops for one in operators):
         return None
-    place = next((one for one in _folders(source) if _can_be_written(one)), None)
+    source = _source()
+    try:
+        if are_compiled(source):
+            return None
+        place = next((one for one in _folders(source) if _can_be_written(one)), None)
+    except OSError:
+        return None
     kept = "in memory, as no folder for a cache can be written (NUMBA_CACHE_DIR names one)" if place is None else place
     return f"compiling loops for the first use, which takes some seconds; they are kept {'in ' * bool(place)}{kept}"
 
@@ -47,7 +55,9 @@ def _folders(source: Path) -> Iterator[Path]:
     if own:
         yield Path(own)
     yield source.parent / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numba"
+    own = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.path.isabs(own):  # a user without a home, as containers have them, has no such folder
+        yield Path(own) / "numba"
 
 
 def _can_be_written(folder: Path) -> bool:

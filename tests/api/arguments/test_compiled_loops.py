@@ -12,10 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import headrace
+from headrace.arguments import compiled_loops
 from headrace.arguments.compiled_loops import are_compiled
+from headrace.table import TableEnvironment
 
 LOOPS = """
 import numba
@@ -39,6 +42,18 @@ def test_what_numba_has_compiled_is_seen_until_its_source_changes(tmp_path, monk
     kept = next((tmp_path / "__pycache__").glob("*.nbi"))
     os.utime(source, ns=(0, kept.stat().st_mtime_ns + 1))
     assert not are_compiled(source)
+
+
+def test_a_job_runs_where_a_folder_of_caches_cannot_be_looked_into(tmp_path, monkeypatch):
+    """A name that is too long stands for a folder that is forbidden, which it is not to everybody."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/" + 300 * "x")
+    source = tmp_path / "table_loops.py"
+    source.write_text(LOOPS)
+    monkeypatch.setattr(compiled_loops, "_source", lambda: source)
+    monkeypatch.setenv("HEADRACE_PROGRESS", "lines")
+    with TableEnvironment.create(parallelism=1, actor_system="sim", seed=0) as t:
+        t.create_temporary_view("v", pa.table({"k": [1, 1, 2]}))
+        assert sorted(t.execute_sql(GROUPED).to_arrow()["n"].to_pylist()) == [1, 2]
 
 
 PROGRAM = """
