@@ -19,6 +19,7 @@ import threading
 import time
 import urllib.request
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,8 @@ class KinesisServer(ServerProcess):
         self._package = package
         # Held while something is put, and while it is killed: it loses nothing that it has confirmed.
         self._is_confirming = threading.RLock()
+        # How many records `put` has had confirmed, by stream.
+        self._num_confirmed: Counter[str] = Counter()
         self._file = directory / "data" / "kinesis.json"
         preload = directory / "loopback.js"
         preload.write_text(LOOPBACK_ONLY)
@@ -119,17 +122,22 @@ class KinesisServer(ServerProcess):
             written_ns = self._file.stat().st_mtime_ns if self._file.exists() else 0
             if written_ns > max(began_ns, last_ns):
                 num_written, last_ns = num_written + 1, written_ns
-            if num_written >= ENOUGH_WRITES and self._is_whole():
+            if num_written >= ENOUGH_WRITES and self._has_all():
                 return
             self.resume()
             assert time.monotonic() < deadline, f"it does not write its file\n{self.tail()}"
             assert not self._has_ended(FILE_POLL_S), f"it has ended\n{self.tail()}"
 
-    def _is_whole(self) -> bool:
+    def _has_all(self) -> bool:
+        """Whether its file is a whole one, with all that was put: one may be written while records come in."""
         try:
-            json.loads(self._file.read_bytes())
+            streams = json.loads(self._file.read_bytes())["streams"]
         except ValueError:
             return False
+        for arn, stream in streams.items():
+            num_records = sum(map(len, stream["shards"].values()))
+            if num_records < self._num_confirmed[arn.rpartition("/")[2]]:
+                return False
         return True
 
     # ---------------------------------------------------------------------------------------------------------- streams
@@ -194,6 +202,7 @@ class KinesisServer(ServerProcess):
         for first in range(0, len(records), AT_ONCE):
             with self._is_confirming:
                 answer = client.put_records(StreamName=stream, Records=records[first : first + AT_ONCE])
+                self._num_confirmed[stream] += len(answer["Records"])
             assert not answer["FailedRecordCount"], answer
 
     def records(self, stream: str) -> list[dict[str, Any]]:

@@ -232,7 +232,7 @@ def test_a_run_from_a_checkpoint_of_a_rescaled_job_has_its_own_parallelism(tmp_p
 
 
 def test_refusals_leave_the_job_as_it_was(tmp_path):
-    with environment(tmp_path, max_slots=3, slot_request_timeout_ms=300) as env:
+    with environment(tmp_path, max_slots=3) as env:
         client = endless(env, tmp_path)
         wait_until(client, lambda view: view.state == "RUNNING")
         with pytest.raises(NoResourceAvailableError, match=r"5 slots needed, the cluster has 3 \(max_slots\)"):

@@ -24,6 +24,7 @@ from headrace import (
 )
 from headrace.connectors.files import FileSink
 from headrace.connectors.kinesis import JsonMessages, KinesisSource
+from headrace.engine.errors import SavepointError
 
 WINDOW_MS = 100
 FAR_MS = 10_000_000
@@ -44,6 +45,13 @@ class Sums:
         for row in rows:
             self.expected[row["key"], row["t"] // WINDOW_MS * WINDOW_MS] += row["n"]
         self.server.put(self.stream, map(json.dumps, rows), keys=[f"{row['key']}-{row['n'] % 5}" for row in rows])
+
+    def kept(self):
+        """What the server has of it, by the same sums: what it loses itself is nobody's fault here."""
+        found = Counter()
+        for row in map(json.loads, self.server.values(self.stream)):
+            found[row["key"], row["t"] // WINDOW_MS * WINDOW_MS] += row["n"]
+        return {place: total for place, total in found.items() if place[0] != "end"}
 
     def end(self):
         """Have event time pass all windows, in every shard."""
@@ -74,6 +82,24 @@ def graph(env, server, stream, tmp_path, failing):
     sums.sink_to(FileSink.json_lines(tmp_path / "out")).uid("out")
 
 
+def num_late(client):
+    """How many records came behind their windows."""
+    operators = [operator for vertex in client.view().vertices for operator in vertex.operators]
+    return sum(operator.metrics.get("num_late_records_dropped", 0) for operator in operators)
+
+
+def savepoint_of(client, server, folder):
+    """End a job with a savepoint, as soon as it is at none of its failures; gives where that is."""
+    found = []
+    server.wait_until(lambda: found.append(client.stop_with_savepoint(folder)) or is_stopped(client), SavepointError)
+    return found[-1]
+
+
+def is_stopped(client):
+    assert client.view().state == "FINISHED"
+    return True
+
+
 def is_alive(client):
     view = client.view()
     assert view.state not in ("FAILED", "FINISHED"), view.failures
@@ -98,7 +124,7 @@ def test_windows_over_a_stream_that_is_resharded(seed, kinesis_server, tmp_path)
             sums.put(250)
             if parallelism == 2:
                 kinesis_server.wait_until(lambda client=client: is_alive(client) and found_in(tmp_path / "out"))
-                path = client.stop_with_savepoint(str(tmp_path / "savepoints"))
+                path = savepoint_of(client, kinesis_server, str(tmp_path / "savepoints"))
                 continue
             kinesis_server.kill()
             kinesis_server.start()
@@ -106,6 +132,9 @@ def test_windows_over_a_stream_that_is_resharded(seed, kinesis_server, tmp_path)
             kinesis_server.wait_until(
                 lambda client=client: is_alive(client) and len(found_in(tmp_path / "out")) >= len(sums.expected)
             )
+            late = num_late(client)
             client.cancel()
+    assert sums.kept() == sums.expected, "the server has lost what it had confirmed"
+    assert late == 0
     assert len(list(tmp_path.glob("failed-*"))) == 4
     assert Counter(found_in(tmp_path / "out")) == Counter((*place, total) for place, total in sums.expected.items())
