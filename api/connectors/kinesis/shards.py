@@ -4,7 +4,8 @@ A stream is resharded by splitting a shard, or merging two. The new shards, the 
 those of their *parents*, so they wait until all of these have ended. A reader that has come to the end of a shard keeps
 it, and tells; it is let go when its children have been read up to what was there when they began (*caught up*). Until
 then the parent's watermark holds back event time, which its children have not reached: shards that are read beside
-them may be far ahead.
+them, in their own subtasks too, may be far ahead. A child that was closed before it has caught up is stood for by its
+own children, and so on: whatever was there is read before the first of the line is let go.
 
 What is known is the enumerator's state, and part of checkpoints. A reader tells again, after a restore, what it may
 have told in vain. So a checkpoint has the end of a shard here, or the shard in a reader's snapshot, or both.
@@ -133,7 +134,8 @@ class Lineage:
         open: Handed out, and not known to have ended.
         waiting: To be handed out when their parents have ended.
         ended: Known to have ended, or begun behind their end; as long as they are listed.
-        held: Of these, those that their reader keeps, with the children that have not caught up.
+        held: Of these, those that their reader keeps, each with the shards that must catch up before: its children, or
+            what came of them.
     """
 
     open: set[str] = field(default_factory=set)
@@ -171,22 +173,35 @@ class Lineage:
             return [] if shard_id in self.held else [shard_id]
         self.open.discard(shard_id)
         self.ended.add(shard_id)
-        children = {child for child, one in self.waiting.items() if shard_id in one.shard.parents}
+        children = self._children_of(shard_id)
+        if not children:
+            return [*self._take_out(shard_id), shard_id]
         for child in children:
             self.waiting[child].behind.discard(shard_id)
-        released = self.catch_up(shard_id)  # nothing of it is to come
-        if children:
-            self.held[shard_id] = children
-        else:
-            released.append(shard_id)
-        return released
+        # Its own subtask may be ahead of it: what it was waited for is waited for in its children.
+        for descendants in self.held.values():
+            if shard_id in descendants:
+                descendants.discard(shard_id)
+                descendants |= children
+        self.held[shard_id] = children
+        return []
 
     def catch_up(self, shard_id: str) -> list[str]:
-        """Note that a shard has been read up to what was there when it began; gives those that may be let go."""
+        """Note that a shard has been read up to what was there when it began; gives those that may be let go.
+
+        If it is closed, its children have records that were there, too: its end will say that they are waited for.
+        """
+        return [] if self._children_of(shard_id) else self._take_out(shard_id)
+
+    def _children_of(self, shard_id: str) -> set[str]:
+        return {child for child, one in self.waiting.items() if shard_id in one.shard.parents}
+
+    def _take_out(self, shard_id: str) -> list[str]:
+        """Wait no longer for a shard; gives those that waited for it alone."""
         released = []
-        for parent, children in list(self.held.items()):
-            children.discard(shard_id)
-            if not children:
+        for parent, descendants in list(self.held.items()):
+            descendants.discard(shard_id)
+            if not descendants:
                 del self.held[parent]
                 released.append(parent)
         return released
@@ -288,9 +303,16 @@ class ShardEnumerator:
                 lineage.found(Shard.of_dict(child) for child in event[CHILDREN])
             released = lineage.end(event[ENDED])
         else:
+            self._find_children(lineage, event[CAUGHT_UP])
             released = lineage.catch_up(event[CAUGHT_UP])
         # After a restore another reader may have it: all are told.
         return self._said(lineage, [SourceEvent({RELEASED: released})] if released else [])
+
+    def _find_children(self, lineage: Lineage, shard_id: str) -> None:
+        """See whether a shard that others wait for has been closed since it was looked for the last time."""
+        if not self._scan.is_bounded and any(shard_id in descendants for descendants in lineage.held.values()):
+            shards = [Shard.of(one) for one in patiently(self._list, self._patience_s)[0]]
+            lineage.found(shard for shard in shards if shard_id in shard.parents)
 
     def _said(self, lineage: Lineage, events: Sequence[SourceEvent] = (), *, is_repeatable: bool = True) -> Discovery:
         splits = lineage.take_ready()

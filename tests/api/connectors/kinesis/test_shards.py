@@ -11,6 +11,7 @@ import json
 import random
 
 import pytest
+from campaigns import blocks, seeds
 
 from headrace.connectors.kinesis.client import Stream
 from headrace.connectors.kinesis.shards import CAUGHT_UP, CHILDREN, ENDED, RELEASED, Lineage, Scan, ShardEnumerator
@@ -138,6 +139,131 @@ class Job:
         for name in self.begun:
             for parent in parents[name]:
                 assert parent in self.ended or parent not in self.begun, f"{name} begins before the end of {parent}"
+
+
+class Subtasks:
+    """Readers in several subtasks, each with a watermark of its own, of a stream whose records tell when they came.
+
+    Records are read in any order of the shards. One is late if all subtasks have passed its time before it is read.
+    """
+
+    def __init__(self, family, num_subtasks, chosen):
+        self.family, self.chosen = family, chosen
+        self.enumerator = ShardEnumerator(family, Scan(False, 0, False, 10), 0)
+        self.records = {}
+        self.num_put = 0
+        self.saved = None, []
+        self.restore(num_subtasks)
+
+    def put(self):
+        shard = self.chosen.choice(self.family.open)
+        self.num_put += 1
+        self.records.setdefault(shard, []).append(self.num_put)
+
+    # ---------------------------------------------------------------------------------------------------------- splits
+    def restore(self, num_subtasks):
+        """Begin, or go back; the shards that are there are dealt out anew."""
+        state, readings = self.saved
+        self.state = json.loads(json.dumps(state))
+        self.events = []
+        self.subtasks = [{} for _ in range(num_subtasks)]
+        self.passed = [0] * num_subtasks
+        for name, place, last in self.chosen.sample(readings, len(readings)):
+            self.take(name, place, last)
+
+    def save(self):
+        readings = [(name, one["place"], one["last"]) for mine in self.subtasks for name, one in mine.items()]
+        self.saved = json.loads(json.dumps(self.state)), readings
+
+    def take(self, name, place=0, last=0):
+        mine = min(self.subtasks, key=len)
+        mine[name] = {"place": place, "last": last, "there": None, "has_told": False, "has_ended": False}
+
+    def say(self, discovery):
+        self.state = json.loads(json.dumps(discovery.state))
+        for split in discovery.splits:
+            self.take(split.split_id)
+        for event in discovery.events:
+            for mine in self.subtasks:
+                for name in event.event[RELEASED]:
+                    mine.pop(name, None)
+
+    @property
+    def progress(self):
+        return EnumeratorProgress(self.state, is_exhausted=False, parallelism=len(self.subtasks))
+
+    def discover(self):
+        self.say(self.enumerator.discover_from(self.progress))
+
+    def hear(self):
+        """Have the enumerator take the next event."""
+        if self.events:
+            self.say(self.enumerator.handle_source_event(0, self.events.pop(0), self.progress))
+
+    # --------------------------------------------------------------------------------------------------------- records
+    def read(self):
+        """Read a few records of some shard, and let its subtask's watermark rise."""
+        number = self.chosen.randrange(len(self.subtasks))
+        mine = self.subtasks[number]
+        going = [name for name, one in mine.items() if not one["has_ended"]]
+        if not going:
+            return
+        name = self.chosen.choice(going)
+        one, there = mine[name], self.records.get(name, [])
+        if one["there"] is None:
+            one["there"] = len(there)
+        fresh = there[one["place"] : one["place"] + self.chosen.randint(1, 5)]
+        late = [time for time in fresh if time <= min(self.passed)]
+        assert not late, f"{late} of {name} is behind {self.passed}"
+        one["place"] += len(fresh)
+        one["last"] = fresh[-1] if fresh else one["last"]
+        if one["place"] >= one["there"] and not one["has_told"]:
+            one["has_told"] = True
+            self.events.append({CAUGHT_UP: name})
+        if one["place"] == len(there) and name not in self.family.open:
+            one["has_ended"] = True
+            children = self.family.children(name)
+            told = [{"id": one, "parents": list(self.family.parents[one]), "hashes": ["0", "9"]} for one in children]
+            self.events.append({ENDED: name, CHILDREN: told})
+        self.passed[number] = max(self.passed[number], min(one["last"] for one in mine.values()))
+
+    @property
+    def has_read_all(self):
+        there = {name: one["place"] for mine in self.subtasks for name, one in mine.items()}
+        return not self.events and there == {name: len(self.records.get(name, [])) for name in self.family.open}
+
+
+@pytest.mark.parametrize("block", blocks(1, 20))
+def test_no_record_is_behind_event_time(block):
+    """However often shards were split and merged before a job comes to them, and while it does."""
+    for seed in seeds(block, 200):
+        chosen = random.Random(seed)
+        family = Family(chosen.randint(2, 4))
+        job = Subtasks(family, chosen.randint(1, 3), chosen)
+        resharding, putting = chosen.choice([(0.02, 0.4), (0.1, 0.3), (0.02, 0.1)])
+        for _ in range(chosen.choice([0, 60, 200])):  # before it begins
+            family.reshard(chosen) if chosen.random() < resharding else job.put()
+        for _ in range(400):
+            step = chosen.random()
+            if step < resharding:
+                family.reshard(chosen)
+            elif step < resharding + putting:
+                job.put()
+            elif step < 0.52:
+                job.discover()
+            elif step < 0.53:
+                job.save()
+            elif step < 0.54:
+                job.restore(chosen.randint(1, 3))
+            elif step < 0.7:
+                job.hear()
+            else:
+                job.read()
+        for _ in range(20_000):
+            if job.has_read_all:
+                break
+            job.discover() if chosen.random() < 0.02 else job.hear() if chosen.random() < 0.3 else job.read()
+        assert job.has_read_all, f"seed {seed}: {job.state}"
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -160,6 +160,23 @@ def test_resharded_under_a_job_that_fails_and_is_rescaled(seed, kinesis_server):
         assert len(job.rows) == sent, "what has ended is not read again"
 
 
+def lateness(job):
+    """Records behind the lowest watermark, late to all that have records of all subtasks; and a look at what came."""
+    lowest, late, seen = [-1], [], [0]
+
+    def look(num_rows):
+        fresh, seen[0] = job.rows[seen[0] :], len(job.rows)
+        late.extend(row for row in fresh if int(row["text"]) <= lowest[0])
+        known = [one.watermark_ms for one in job.subtasks]
+        lowest[0] = max(lowest[0], min((-1 if ms is None else ms for ms in known), default=-1))
+        return len(job.rows) >= num_rows
+
+    return late, look
+
+
+IN_ORDER = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: int(row["text"]))
+
+
 def test_event_time_waits_for_children_that_are_behind(kinesis_server):  # noqa: F811
     """A job that begins long after a stream was resharded: one shard lasts, the other has children."""
     stream = kinesis_server.new_stream(2)
@@ -168,22 +185,31 @@ def test_event_time_waits_for_children_that_are_behind(kinesis_server):  # noqa:
     kinesis_server.split(stream, 0)
     kinesis_server.put(stream, range(100, 1_000), 0)
     kinesis_server.put(stream, range(100, 1_000), 1)
-    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: int(row["text"]))
     for parallelism in (1, 2):
-        with Job(source_of(kinesis_server, stream, max_records_per_read=50), parallelism, strategy) as job:
-            lowest, late = [-1], []
-
-            def look(job=job, lowest=lowest, late=late, seen=[0]):  # noqa: B006 - kept between calls
-                """What comes behind the lowest watermark is late to all that have both subtasks' records."""
-                fresh, seen[0] = job.rows[seen[0] :], len(job.rows)
-                late += [row for row in fresh if int(row["text"]) <= lowest[0]]
-                known = [one.watermark_ms for one in job.subtasks]
-                lowest[0] = max(lowest[0], min((-1 if ms is None else ms for ms in known), default=-1))
-                return len(job.rows) >= 2_000
-
-            job.read(look)
+        with Job(source_of(kinesis_server, stream, max_records_per_read=50), parallelism, IN_ORDER) as job:
+            late, look = lateness(job)
+            job.read(lambda look=look: look(2_000))
             assert not late
             job.read(lambda job=job: min(one.watermark_ms for one in job.subtasks) >= 989)
+
+
+def test_event_time_waits_for_children_of_children(kinesis_server):  # noqa: F811
+    """Two shards were merged, and what came of them was split, before the job begins. What was merged, and one of what
+    it was split into, go to subtasks that have read all of a shard which lasts.
+    """
+    stream = kinesis_server.new_stream(7)
+    for place in range(7):
+        kinesis_server.put(stream, range(place, 200, 2) if place in (1, 2) else range(place, 1_000, 30), place)
+    kinesis_server.merge(stream, 1)
+    kinesis_server.put(stream, range(200, 300), 1)
+    kinesis_server.split(stream, 1)
+    kinesis_server.put(stream, range(300, 1_000, 2), 1)
+    kinesis_server.put(stream, range(301, 1_000, 30), 2)
+    with Job(source_of(kinesis_server, stream, max_records_per_read=50), 4, IN_ORDER) as job:
+        late, look = lateness(job)
+        job.read(lambda: look(843))
+        assert not late
+        job.read(lambda: min(one.watermark_ms for one in job.subtasks) >= 969)
 
 
 # ---------------------------------------------------------------------------------------------------------- aggregation
