@@ -4,15 +4,17 @@ Numbers come from one topic, counts go into another one, exactly once, from chec
 open (``--staging transaction``). ``tests/actors/server_soak.py`` says what dies.
 Kafka's own console consumer reads what is committed. Needs Java, and Kafka or Maven (``tests/kafka_server.py``).
 
-The broker dies at random moments only: one that is killed between its decision to commit and its markers, and is alone,
-may say after its start that all is done, and write none (Kafka 4.3.1). Then the soak stands still, which may happen at
-random moments, too; ``kafka-transactions.sh`` tells.
+There are three brokers, as where it matters, and one of them dies at a time. With ``--brokers 1`` it dies at random
+moments only: a broker that is killed between its decision to commit and its markers, and is alone, may say after its
+start that all is done, and write none (Kafka 4.3.1). Then the soak stands still, which may happen at random moments,
+too; ``kafka-transactions.sh`` tells.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import threading
 import time
@@ -22,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kafka_server import KafkaServer, fetched_jars
+from kafka_server import KafkaBrokers, KafkaServer, KafkaTopics, fetched_jars
 from server_soak import (
     COUNTS,
     NUMBERS,
@@ -46,7 +48,7 @@ NUM_PARTITIONS = 4
 class NumbersProducer(threading.Thread):
     """Writes the numbers at their rate, through restarts of the broker."""
 
-    def __init__(self, server: KafkaServer, topic: str, num_records: int) -> None:
+    def __init__(self, server: KafkaTopics, topic: str, num_records: int) -> None:
         super().__init__(daemon=True)
         self._server, self._topic, self._num_records = server, topic, num_records
         self.failures: list[str] = []
@@ -75,9 +77,23 @@ class NumbersProducer(threading.Thread):
 def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     executable = java()
     assert executable is not None, "there is no Java"
-    server = KafkaServer(fetched_jars(), executable, directory)
+    is_alone = options.brokers == "1"
+    server: KafkaServer | KafkaBrokers
+    if is_alone:
+        server = KafkaServer(fetched_jars(), executable, directory)
+    else:
+        server = KafkaBrokers(fetched_jars(), executable, directory, random.Random(options.seed))
+    try:
+        return soak_server(server, options, directory, server_at_commits=not is_alone)
+    finally:
+        server.stop()
+
+
+def soak_server(
+    server: KafkaServer | KafkaBrokers, options: argparse.Namespace, directory: Path, *, server_at_commits: bool
+) -> dict[str, Any]:
     server.start()
-    num_records = num_records_of(options.faults)
+    num_records = num_records_of(options)
     topics = (server.create_topic(NUM_PARTITIONS), server.create_topic(2))
     producer = NumbersProducer(server, topics[0], num_records)
 
@@ -100,20 +116,17 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("100 ms").with_timestamp_assigner("ts")
         count_in_windows(env.from_source(source, strategy, "numbers"), sink, directory)
 
-    try:
-        figures = run_job(
-            server,
-            producer,
-            build,
-            lambda client: client.result(timeout=600),
-            options,
-            directory,
-            server_at_commits=False,
-        )
-        lines = server.seen_by_java(topics[1])
-        seen = Counter(message.value().decode() for message in server.committed(topics[1]))
-    finally:
-        server.kill()
+    figures = run_job(
+        server,
+        producer,
+        build,
+        lambda client: client.result(timeout=600),
+        options,
+        directory,
+        server_at_commits=server_at_commits,
+    )
+    lines = server.seen_by_java(topics[1])
+    seen = Counter(message.value().decode() for message in server.committed(topics[1]))
     return {
         **figures,
         "records": num_records,
@@ -125,4 +138,4 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     wrong = ["failures of the producer", "seen by one reader only"]
-    sys.exit(main(__doc__, soak, wrong, {"staging": ("checkpoint", "transaction")}))
+    sys.exit(main(__doc__, soak, wrong, {"staging": ("checkpoint", "transaction"), "brokers": ("3", "1")}))

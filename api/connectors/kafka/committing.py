@@ -76,7 +76,7 @@ class KafkaCommitter(Committer):
         if self._ledger is None:
             timeout_s = self._settings.timeout_ms / 1_000 + REQUEST_TIMEOUT_S
             self._ledger = Ledger(self._client, self._settings.commits_topic, timeout_s)
-        self._ledger.open()
+        self._ledger.open(self._settings.topic)
         self._release(self._own_id)
         self._taken[self._own_id] = _Taken(self._take_over(self._own_id), Note())  # nobody has had it before
         require_topic(self._taken[self._own_id].producer, self._settings.topic, self._errors)

@@ -135,8 +135,11 @@ class Ledger:
         self._position = 0
         self._notes: dict[str, Note] = {}
 
-    def open(self) -> None:
-        """Make the topic, if it is not there.
+    def open(self, output_topic: str) -> None:
+        """Make the topic, if it is not there, as safe as the output's: notes are lost no sooner than it.
+
+        Args:
+            output_topic: Where the records go that the notes are of.
 
         Raises:
             ConfigurationError: If it is not compacted, or has more than one partition: notes would get lost.
@@ -146,7 +149,9 @@ class Ledger:
         if self._admin is None:
             self._admin = self._client.admin(self._errors)
         settings = {"cleanup.policy": "compact", "segment.ms": "3600000", "min.cleanable.dirty.ratio": "0.1"}
-        new = library.admin.NewTopic(self._topic, num_partitions=1, replication_factor=-1, config=settings)
+        num_copies = self._num_copies_of(output_topic)
+        settings |= self._copies_that_confirm(output_topic)
+        new = library.admin.NewTopic(self._topic, num_partitions=1, replication_factor=num_copies, config=settings)
         try:
             self._admin.create_topics([new], request_timeout=REQUEST_TIMEOUT_S)[self._topic].result()
         except library.KafkaException as error:
@@ -154,11 +159,35 @@ class Ledger:
                 self._require_topic(error)
             self._require_compacted()
 
+    def _num_copies_of(self, topic: str) -> int:
+        """How many brokers have a topic; -1, which is the broker's default, if it is not there or may not be seen."""
+        try:
+            found = self._described(topic)
+        except kafka().KafkaException as error:
+            what = f"topic {topic!r}, which they are of, cannot be looked at"
+            raise self._failed(what, error) from error
+        return -1 if found.error is not None else max(len(one.replicas) for one in found.partitions.values())
+
+    def _copies_that_confirm(self, topic: str) -> dict[str, str]:
+        """How many brokers must have a record of a topic before it counts, as a setting; none if it may not be seen."""
+        name, library = "min.insync.replicas", kafka()
+        hidden = (library.KafkaError.TOPIC_AUTHORIZATION_FAILED, library.KafkaError.UNKNOWN_TOPIC_OR_PART)
+        try:
+            return {name: settings_of(self._admin, topic)[name]}
+        except library.KafkaException as error:
+            if error.args[0].code() in hidden:
+                return {}
+            what = f"the settings of topic {topic!r}, which they are of, cannot be looked at"
+            raise self._failed(what, error) from error
+
+    def _described(self, topic: str) -> Any:
+        return self._admin.list_topics(topic=topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
+
     def _require_topic(self, cause: Any) -> None:
         """Without the right to make it, it may be there."""
         library = kafka()
         try:
-            found = self._admin.list_topics(topic=self._topic, timeout=REQUEST_TIMEOUT_S).topics[self._topic]
+            found = self._described(self._topic)
         except library.KafkaException as error:
             what = "the topic cannot be looked at"
             raise self._failed(what, error) from error
@@ -170,7 +199,7 @@ class Ledger:
         library = kafka()
         try:
             policy = settings_of(self._admin, self._topic)["cleanup.policy"]
-            described = self._admin.list_topics(topic=self._topic, timeout=REQUEST_TIMEOUT_S).topics[self._topic]
+            described = self._described(self._topic)
         except library.KafkaException as error:
             what = "the topic cannot be looked at"
             raise self._failed(what, error) from error

@@ -165,7 +165,7 @@ class TransactionCommitter(Committer):
         self._series = self._settings.transactional_id(context)
         if self._ledger is None:
             self._ledger = Ledger(self._client, self._settings.commits_topic, REQUEST_TIMEOUT_S)
-        self._ledger.open()
+        self._ledger.open(self._settings.topic)
         self._noted = {self._series: Note()}  # nobody has had it before
         # Under the id of the first transaction, which its writer takes over.
         first_id = _id_of(self._series, 0, _restored(context))
