@@ -28,7 +28,7 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     (directory / "server").mkdir()
     server = HttpPeer(directory / "server")
     server.start()
-    num_records = num_records_of(options.faults, RATE)
+    num_records = num_records_of(options, RATE)
 
     def write(first: int, last: int) -> None:
         """A batch has a key, so that it is put once."""

@@ -64,7 +64,7 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     (directory / "server").mkdir()
     server = new_server(directory / "server")
     server.start()
-    table, out, num_records = directory / "numbers", directory / "out", num_records_of(options.faults, RATE)
+    table, out, num_records = directory / "numbers", directory / "out", num_records_of(options, RATE)
     commits = Commits(server, table, num_records)
     commits.write(0, PER_COMMIT)  # the table is there
 

@@ -83,7 +83,7 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     (directory / "server").mkdir()
     server = KinesisServer(fetched_program(), node, directory / "server")
     server.start()
-    num_records, out = num_records_of(options.faults, RATE), directory / "out"
+    num_records, out = num_records_of(options, RATE), directory / "out"
     expected = expected_counts(num_records, RATE)
     resharded = Resharded(server, server.new_stream(6), num_records, options.seed)
 

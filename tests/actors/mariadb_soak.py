@@ -33,7 +33,7 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     server = new_server(directory / "server")
     server.start()
     server.execute(*TABLES)
-    num_records = num_records_of(options.faults, RATE)
+    num_records = num_records_of(options, RATE)
 
     def write(first: int, last: int) -> None:
         """Rows have keys, so one that is there already is left as it is; they come in one statement, in their order."""

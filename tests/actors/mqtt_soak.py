@@ -38,7 +38,7 @@ class Orderly(MqttServer):
 def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     server = Orderly(program(), directory)
     server.start()
-    num_records = num_records_of(options.faults, RATE)
+    num_records = num_records_of(options, RATE)
     topics, target = [server.new_topic() for _ in range(NUM_TOPICS)], server.new_topic()
     listener = server.listen(target)
 

@@ -37,7 +37,7 @@ class GoesAway(NiFi):
 
 def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     server = GoesAway(ttl_s=3)
-    num_records = num_records_of(options.faults, RATE)
+    num_records = num_records_of(options, RATE)
 
     def write(first: int, last: int) -> None:
         rows = [make_row(index, RATE) for index in range(first, last)]

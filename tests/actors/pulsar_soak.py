@@ -71,7 +71,7 @@ class Numbered:
 def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     server = PulsarServer(fetched_jars(), java_for("Pulsar"), directory)
     server.start()
-    num_records = num_records_of(options.faults, RATE)
+    num_records = num_records_of(options, RATE)
     expected = expected_counts(num_records, RATE)
     topics, target = [server.new_topic() for _ in range(NUM_TOPICS)], server.new_topic(2)
 

@@ -58,7 +58,7 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 
 def _soak(server: RabbitmqServer, options: argparse.Namespace, directory: Path) -> dict[str, Any]:
-    num_records = num_records_of(options.faults, RATE)
+    num_records = num_records_of(options, RATE)
     expected = expected_counts(num_records, RATE)
     queues = [server.new_queue() for _ in range(2)]
     streams = [server.new_stream() for _ in range(2)]

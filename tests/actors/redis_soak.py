@@ -27,7 +27,7 @@ TARGET = "counts"
 def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     server = RedisServer(executable(), directory)
     server.start()
-    num_records = num_records_of(options.faults)
+    num_records = num_records_of(options)
 
     def write(first: int, last: int) -> None:
         """Entries have ids of their own, so one that is there already is refused."""

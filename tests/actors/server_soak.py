@@ -32,6 +32,8 @@ RATE = 2_000
 """Records a second, unless a soak says otherwise."""
 
 SECONDS_PER_FAULT = 15.0
+"""So much input there is for each; on a busy machine a death takes longer, and the command line may say more."""
+
 VICTIMS = ("slot", "slot", "TaskManager", "JobManager", "server", "server and slot", "server and JobManager")
 NUMBERS = {"key": "int64", "ts": "int64"}
 COUNTS = {"key": "int64", "window": "int64", "n": "int64"}
@@ -46,9 +48,9 @@ def make_row(index: int, rate: int = RATE) -> dict[str, int]:
     return {"key": index * 7 % NUM_KEYS, "ts": index * 1_000 // rate}
 
 
-def num_records_of(faults: int, rate: int = RATE) -> int:
-    """How many records there are for so many faults."""
-    return int(rate * SECONDS_PER_FAULT * (faults + 1))
+def num_records_of(options: argparse.Namespace, rate: int = RATE) -> int:
+    """How many records there are for the faults that a command line wants."""
+    return int(rate * options.seconds_per_fault * (options.faults + 1))
 
 
 def expected_counts(num_records: int, rate: int = RATE) -> Counter[tuple[int, int]]:
@@ -236,7 +238,7 @@ def soak_messages(
         rate: Records a second.
         commits: As of `run_job`.
     """
-    num_records = num_records_of(options.faults, rate)
+    num_records = num_records_of(options, rate)
     expected = expected_counts(num_records, rate)
     producer = Producer(write, num_records, rate)
 
@@ -270,6 +272,7 @@ def main(
     for name, values in choices.items():
         parser.add_argument(f"--{name}", choices=values, default=values[0])
     parser.add_argument("--faults", type=int, default=30)
+    parser.add_argument("--seconds-per-fault", type=float, default=SECONDS_PER_FAULT, help="so much input there is")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--state-backend", choices=("heap", "rocksdb"), default="heap")
     options = parser.parse_args()

@@ -102,7 +102,7 @@ def soak_upserts(
     server.start()
     upserts = upserts_of(server, "n" if is_by_column else None)
     watcher = Watcher(upserts.counts, upserts.away)
-    num_records = num_records_of(options.faults)
+    num_records = num_records_of(options)
 
     def first_count(number: int) -> dict[str, int]:
         row = make_row(number)

@@ -32,7 +32,7 @@ def soak(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     (directory / "server").mkdir()
     server = WebSocketService(directory / "server")
     server.start()
-    num_records = num_records_of(options.faults, RATE)
+    num_records = num_records_of(options, RATE)
 
     def write(first: int, last: int) -> None:
         """Records have places, so that each is put once; those of a step are as many at each address."""
