@@ -5,7 +5,9 @@ Source: Flink's ``KafkaSubscriber`` and ``OffsetsInitializer``.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +18,9 @@ from .client import REQUEST_TIMEOUT_S, Client, ClientErrors, kafka
 from .offsets import KafkaOffsets
 
 __all__ = ["Partition", "Partitions", "end_of", "settings_of"]
+
+FIRST_LOOK_S = 2.0
+"""For the first answer of a partition's leader, which may have died; each further one has twice as long."""
 
 Partition = tuple[str, int]
 """Topic and number."""
@@ -107,11 +112,8 @@ class Partitions:
         library = kafka()
         if self._admin is None:
             self._admin = self._client.admin(self._errors)
-        asked = {library.TopicPartition(*partition): spec for partition in partitions}
-        level = library.IsolationLevel.READ_COMMITTED
-        answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S)
         try:
-            return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+            return _listed(self._admin, partitions, spec, library.IsolationLevel.READ_COMMITTED)
         except library.KafkaException as error:
             message = f"Kafka does not say where partitions begin and end: {masked(str(error))}"
             raise SourceError(message, last_error=self._errors.last) from error
@@ -123,6 +125,9 @@ class Partitions:
         try:
             asked = [library.TopicPartition(*partition) for partition in partitions]
             answers = consumer.committed(asked, timeout=REQUEST_TIMEOUT_S)
+            for one in answers:
+                if one.error is not None:
+                    raise library.KafkaException(one.error)
         except library.KafkaException as error:
             message = f"Kafka does not say what group {self._group_id!r} has committed: {masked(str(error))}"
             raise SourceError(message, last_error=self._errors.last) from error
@@ -138,11 +143,59 @@ def end_of(admin: Any, topic: str, partition: int) -> int:
         KafkaException: If there is no answer.
     """
     library = kafka()
-    asked = {library.TopicPartition(topic, partition): library.admin.OffsetSpec.latest()}
-    level = library.IsolationLevel.READ_UNCOMMITTED
-    (answer,) = admin.list_offsets(asked, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S).values()
-    offset: int = answer.result().offset
-    return offset
+    latest, level = library.admin.OffsetSpec.latest(), library.IsolationLevel.READ_UNCOMMITTED
+    return _listed(admin, [(topic, partition)], latest, level)[topic, partition]
+
+
+def _listed(admin: Any, partitions: Sequence[Partition], spec: Any, level: Any) -> dict[Partition, int]:
+    """Return an offset of each partition, as its leader says it; whoever leads it by now is asked again.
+
+    Where a leader has died the client waits for it to the end, and then raises nothing: it gives a number that is no
+    offset (``OFFSET_INVALID``). Taken for one, it would be the end of a partition that is empty.
+
+    Raises:
+        KafkaException: If there is no answer of one within `REQUEST_TIMEOUT_S`.
+    """
+    library = kafka()
+    found: dict[Partition, int] = {}
+    failure = library.KafkaException(library.KafkaError(library.KafkaError._TIMED_OUT))
+    deadline, patience_s = time.monotonic() + REQUEST_TIMEOUT_S, FIRST_LOOK_S
+    while missing := [partition for partition in partitions if partition not in found]:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise failure
+        asked = {library.TopicPartition(*partition): spec for partition in missing}
+        answers = admin.list_offsets(asked, isolation_level=level, request_timeout=min(patience_s, left_s))
+        patience_s *= 2  # a broker that is only slow is given time
+        for one, answer in answers.items():
+            try:
+                offset = answer.result().offset
+            except library.KafkaException as error:
+                if error.args[0].code() not in _leader_codes():
+                    raise
+                failure = error
+            else:
+                if offset != library.OFFSET_INVALID:
+                    found[one.topic, one.partition] = offset
+        if len(found) < len(partitions):
+            with contextlib.suppress(library.KafkaException):  # asking again will tell
+                admin.list_topics(timeout=max(0.1, min(patience_s, deadline - time.monotonic())))
+    return found
+
+
+def _leader_codes() -> tuple[int, ...]:
+    """Errors that pass when a partition has a leader that the client knows."""
+    codes = kafka().KafkaError
+    return (
+        codes._TIMED_OUT,
+        codes._TRANSPORT,
+        codes.FENCED_LEADER_EPOCH,
+        codes.LEADER_NOT_AVAILABLE,
+        codes.NOT_LEADER_FOR_PARTITION,
+        codes.OFFSET_NOT_AVAILABLE,
+        codes.REQUEST_TIMED_OUT,
+        codes.UNKNOWN_LEADER_EPOCH,
+    )
 
 
 def settings_of(admin: Any, topic: str) -> dict[str, str]:

@@ -56,6 +56,13 @@ def test_notes_outlive_each_broker_that_the_output_outlives(staging, brokers):
     harness.start()  # it commits what the checkpoint holds
     harness.write(["3"])
     harness.checkpoint(3)
+    brokers.start()
+
+    brokers.aim_at(notes)
+    brokers.kill()
+    harness.start()  # what the checkpoint holds is committed
+    harness.write(["4"])
+    harness.checkpoint(4)
     harness.finish()
     brokers.start()
-    assert [message.value() for message in brokers.committed(topic)] == [b"1", b"2", b"3"]
+    assert [message.value() for message in brokers.committed(topic)] == [b"1", b"2", b"3", b"4"]
