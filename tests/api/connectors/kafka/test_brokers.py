@@ -14,7 +14,9 @@ from kafka_server import KafkaBrokers, fetched_jars
 from server_process import need_client
 
 from headrace.connectors.kafka import KafkaSink, TextMessages
+from headrace.connectors.kafka.committing import KafkaCommitter
 from headrace.connectors.kafka.partitions import settings_of
+from headrace.engine.errors import SinkError
 from headrace.testing.sinks.harness import SinkTestHarness
 
 pytestmark = [pytest.mark.campaign, pytest.mark.lane("kafka")]
@@ -66,3 +68,36 @@ def test_notes_outlive_each_broker_that_the_output_outlives(staging, brokers):
     harness.finish()
     brokers.start()
     assert [message.value() for message in brokers.committed(topic)] == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_commit_whose_answer_is_lost_with_the_leader_of_the_notes_is_not_written_twice(brokers, monkeypatch):
+    """The same committer tries again, and looks for the notes first where they were."""
+    topic = brokers.create_topic()
+    notes = f"{topic}-notes"
+    sink = KafkaSink.exactly_once(
+        brokers.address, topic, value=TextMessages(), transactional_id_prefix=topic, commits_topic=notes
+    )
+    harness = SinkTestHarness(sink)
+    harness.start()
+    harness.write(["1"])
+    harness.checkpoint(1)
+    harness.start()  # now the topic of notes is there, and its leader is known
+    harness.write(["2"])
+    harness.checkpoint(2, notifies=False)
+    write, tried = KafkaCommitter._write, []
+
+    def lose_the_first_answer(committer, *arguments):
+        write(committer, *arguments)
+        tried.append(arguments)
+        if len(tried) == 1:
+            brokers.aim_at(notes)
+            brokers.kill()
+            message = "its answer is lost"
+            raise SinkError(message)
+
+    monkeypatch.setattr(KafkaCommitter, "_write", lose_the_first_answer)
+    harness.notify(2)
+    harness.finish()
+    brokers.start()
+    assert [message.value() for message in brokers.committed(topic)] == [b"1", b"2"]
+    assert len(tried) == 1
