@@ -17,7 +17,7 @@ from headrace.engine.connectors.contract import ReaderContext, Split
 from headrace.engine.errors import SourceError
 
 from ...formats.containers.orc_files import open_orc, stripe_batches
-from ...formats.containers.parquet_files import has_column, open_parquet, row_group_batches
+from ...formats.containers.parquet_files import Footers, has_column, row_group_batches
 from .same_file import require_same_file, source_of
 from .settings import FileSettings
 from .splits import Reading
@@ -92,10 +92,21 @@ class ColumnarSplit(ABC):
 
 
 class ParquetSplit(ColumnarSplit):
-    """A run of row groups."""
+    """A run of row groups.
+
+    Args:
+        split: Which.
+        settings: The source's.
+        context: The reader's.
+        footers: What the reader knows of the file that it has opened last.
+    """
+
+    def __init__(self, split: Split, settings: FileSettings, context: ReaderContext, footers: Footers) -> None:
+        self._footers = footers
+        super().__init__(split, settings, context)
 
     def _open(self) -> list[str]:
-        self._file = open_parquet(self._input, self._settings.int96_unit)
+        self._file = self._footers.open(self._input, self._settings.int96_unit)
         return list(self._file.schema_arrow.names)
 
     def _has(self, name: str) -> bool:

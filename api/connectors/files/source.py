@@ -49,7 +49,7 @@ from ...arguments.places import absolute_place
 from ...formats.avro_types import avro_library
 from ...formats.blocks import READ_ERRORS, compression_of
 from ...formats.containers.orc_files import open_orc
-from ...formats.containers.parquet_files import open_parquet
+from ...formats.containers.parquet_files import Footers, open_parquet
 from ...formats.csv_lexing import require_delimiter
 from ...formats.folders import of_folders
 from ...formats.schemas import schema_of
@@ -359,14 +359,13 @@ class FileSource(Source[OUT]):
 
 
 _SPLITS: dict[str, Callable[[Split, FileSettings, ReaderContext], OpenSplit]] = {
-    "parquet": ParquetSplit,
     "orc": OrcSplit,
     "avro": ContainerSplit,
     "sequence": ContainerSplit,
 }
-"""By format; all others are text."""
+"""By format; Parquet has its own place in the reader, and all others are text."""
 
-_TYPED = frozenset(_SPLITS)
+_TYPED = frozenset(("parquet", *_SPLITS))
 """Formats whose files say what their columns are, and what in them is compressed."""
 
 
@@ -542,6 +541,7 @@ class _FileReader:
         self._current: OpenSplit | None = None
         # What its folders say.
         self._in_folders: list[pa.Scalar] = []
+        self._footers = Footers()
 
     def open(self, context: ReaderContext) -> None:
         self._context = context
@@ -554,10 +554,9 @@ class _FileReader:
             return ALL_SPLITS_FINISHED
         split = self._splits[0]
         if self._current is None:
-            kind = _SPLITS.get(self._settings.format, TextSplit)
             if self._settings.folders is not None:
                 self._in_folders = of_folders(split.payload["path"], self._settings.folders)
-            self._current = kind(split, self._settings, self._context)
+            self._current = self._opened(split)
         batch = self._current.read(max_records)
         if batch is not None:
             return Polled(split.split_id, self._with_folders(batch))
@@ -565,6 +564,11 @@ class _FileReader:
         self._current = None
         del self._splits[0]
         return SplitFinished(split.split_id)
+
+    def _opened(self, split: Split) -> OpenSplit:
+        if self._settings.format == "parquet":
+            return ParquetSplit(split, self._settings, self._context, self._footers)
+        return _SPLITS.get(self._settings.format, TextSplit)(split, self._settings, self._context)
 
     def _with_folders(self, batch: Batch) -> Batch:
         if self._settings.folders is None or batch.num_rows == 0:

@@ -5,6 +5,7 @@ Source: the Parquet format's row groups; Flink's ``ParquetColumnarRowInputFormat
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ import pyarrow.parquet as pq
 from ..contract import in_types
 
 __all__ = [
-    "ParquetEncoder", "has_column", "int96_unit_of", "open_parquet", "row_group_batches", "without_extensions",
+    "Footers", "ParquetEncoder", "has_column", "int96_unit_of", "open_parquet", "row_group_batches",
+    "without_extensions",
 ]  # fmt: skip
 
 DECODED_ROWS = 65_536
@@ -30,19 +32,62 @@ ROW_GROUP_BYTES = 32 << 20
 read."""
 
 
-def open_parquet(file: Any, int96_unit: str | None = None) -> pq.ParquetFile:
+_TAIL_BYTES = 64 << 10
+"""Read at once from the end of a file: most footers are shorter."""
+
+
+class Footers:
+    """Opens files one after the other, and parses the footer of a file that comes again only once.
+
+    It tells of all row groups, so each split of a large file would take it apart anew. It is read each time, and known
+    by its bytes: a file that was replaced meanwhile is another one.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = b""
+        # What they say.
+        self._metadata: pq.FileMetaData | None = None
+
+    def open(self, file: Any, int96_unit: str | None = None) -> pq.ParquetFile:
+        """Open a file; see `open_parquet`."""
+        footer = _footer_of(file)
+        if not footer or footer != self._bytes:
+            opened = open_parquet(file, int96_unit)
+            self._bytes, self._metadata = footer, opened.metadata
+            return opened
+        return open_parquet(file, int96_unit, self._metadata)
+
+
+def _footer_of(file: Any) -> bytes:
+    """The bytes of a file's footer with its length; none where that is not told."""
+    size: int = file.seek(0, os.SEEK_END)
+    file.seek(max(size - _TAIL_BYTES, 0))
+    tail: bytes = file.read(_TAIL_BYTES)
+    length = int.from_bytes(tail[-8:-4], "little") + 8
+    if not tail.endswith(b"PAR1") or not 8 < length <= size:
+        return b""
+    if length <= len(tail):
+        return tail[-length:]
+    file.seek(size - length)
+    return bytes(file.read(length - len(tail))) + tail
+
+
+def open_parquet(
+    file: Any, int96_unit: str | None = None, metadata: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
     """Open a file.
 
     Args:
         file: Where its bytes are.
         int96_unit: In which times of 96 bits are read; None for nanoseconds.
+        metadata: What its footer says, where that is known.
 
     Raises:
         ArrowInvalid: If it is none, or names a type that somebody has registered in this process and that cannot be
             made of what the file says of it.
     """
     try:
-        return pq.ParquetFile(file, coerce_int96_timestamp_unit=int96_unit)
+        return pq.ParquetFile(file, metadata=metadata, coerce_int96_timestamp_unit=int96_unit)
     except (pa.ArrowException, OSError):
         raise
     except Exception as error:
@@ -89,21 +134,26 @@ def row_group_batches(
         columns: Columns to decode; None for all. They come in the file's order.
     """
     wanted = None if columns is None else list(columns)
+    parts = _parts_of(file, columns)
+    # The same for all batches of a file; None before the first.
+    stored: pa.Schema | None = None
     for group in groups:
-        rows = _rows_at_once(file.metadata.row_group(group), columns)
+        rows = _rows_at_once(file.metadata.row_group(group), parts)
         for batch in file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
-            stored = without_extensions(batch.schema)
+            if stored is None:
+                stored = without_extensions(batch.schema)
             yield batch if stored.equals(batch.schema) else batch.cast(stored)
 
 
-def _rows_at_once(group: Any, columns: Sequence[str] | None) -> int:
-    """How many rows of a row group to decode at once."""
-    parts = (group.column(i) for i in range(group.num_columns))
-    num_bytes = sum(
-        part.total_uncompressed_size
-        for part in parts
-        if columns is None or any(_is_of(part.path_in_schema, name) for name in columns)
-    )
+def _parts_of(file: pq.ParquetFile, columns: Sequence[str] | None) -> list[int]:
+    """Which of the columns that a file is made of belong to those that are wanted; None for all."""
+    paths = [file.schema.column(i).path for i in range(file.metadata.num_columns)]
+    return [i for i, path in enumerate(paths) if columns is None or any(_is_of(path, name) for name in columns)]
+
+
+def _rows_at_once(group: Any, parts: Sequence[int]) -> int:
+    """How many rows of a row group to decode at once, if these parts are."""
+    num_bytes = sum(group.column(i).total_uncompressed_size for i in parts)
     return max(1, min(DECODED_ROWS, DECODED_BYTES * group.num_rows // max(num_bytes, 1)))
 
 

@@ -124,6 +124,43 @@ def test_parquet_is_decoded_by_bytes_as_the_file_says(reading, tmp_path, column)
     assert len(batches) == (4 if column == "heavy" else 1)
 
 
+def test_the_footer_of_a_file_of_many_splits_is_parsed_once(reading, tmp_path):
+    for name in ("a", "b"):
+        pq.write_table(pa.table({"i": range(100)}), tmp_path / f"{name}.parquet", row_group_size=10)
+    source = FileSource.parquet(tmp_path, split_bytes=1)
+    parsed = []
+    open_parquet = parquet_files.open_parquet
+
+    def watched(file, int96_unit=None, metadata=None):
+        parsed.append(metadata is None)
+        return open_parquet(file, int96_unit, metadata)
+
+    with mock.patch.object(parquet_files, "open_parquet", watched):
+        rows = reading().rows(source)
+    assert [row["i"] for row in rows] == 2 * list(range(100))
+    # Both files say the same of what is in them.
+    assert (len(parsed), sum(parsed)) == (20, 1)
+
+
+@pytest.mark.parametrize("num_columns", [2, 4_000])
+def test_a_file_that_took_the_place_of_another_one_is_read_as_it_is(tmp_path, num_columns):
+    """Also where its footer is longer than what is read of it at first."""
+    footers, sizes = parquet_files.Footers(), set()
+    for first in (5, 7, 7):
+        table = pa.table({f"c{i}": [first + i, 1] for i in range(num_columns)})
+        pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False, compression="none")
+        sizes.add((tmp_path / "a.parquet").stat().st_size)
+        with pa.OSFile(str(tmp_path / "a.parquet")) as file:
+            assert footers.open(file).read().equals(table)
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"\x00\x00\x00\x01PAR1", b"\xff\xff\xff\xffPAR1" * 9])
+def test_what_has_no_footer_is_refused_as_ever(content):
+    with pytest.raises((pa.ArrowException, OSError)):
+        parquet_files.Footers().open(pa.BufferReader(content))
+
+
 def test_a_file_that_is_not_parquet_is_refused_at_discovery(reading, tmp_path):
     (tmp_path / "a.parquet").write_text("hello, world, this is no parquet")
     with pytest.raises(SourceError, match=r"not a readable parquet file.*a\.parquet"):
