@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.engine.columns.expressions import Expression, col
+from headrace.engine.columns.integer_comparisons import of_integers
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.timestamps import ComputedTimestamps
 from headrace.engine.operators.arrival import StampRows
@@ -71,7 +72,8 @@ def processing_time(streams: StreamBuilder, node: ProcessingTime) -> DataStream:
 
 
 def filter_rows(streams: StreamBuilder, node: FilterColumns) -> DataStream:
-    return streams.row_by_row(node, FilterOperator(node.condition))
+    condition = of_integers(node.condition, columns_of(node.inputs[0]))
+    return streams.row_by_row(node, FilterOperator(condition))
 
 
 def select(streams: StreamBuilder, node: Select) -> DataStream:
