@@ -49,6 +49,7 @@ from headrace.engine.protocol.messages import RequestFailed
 from headrace.engine.protocol.observation_messages import OBSERVER_ACTOR
 from headrace.state.reading.program_pickles import dump_program, load_program
 
+from ..hosts.garbage import LOOK_MS, SparingCollector
 from ..hosts.host import HostKernel, MachineFactory
 from ..hosts.host_system import ProcessClocks, SteadyClock, Ticks
 from ..hosts.log_files import (
@@ -317,6 +318,7 @@ class _Process(ProcessClocks):
         self._arrived: set[tuple[str, int]] = set()
         # When the turn that is running began (monotonic seconds); None between turns.
         self._turn_began: float | None = None
+        self._collector = SparingCollector()
         # Handles by host, and frames for hosts that are being looked up or started.
         self._handles: dict[str, Any] = {}
         self._unresolved: dict[str, list[Frame]] = {}
@@ -338,6 +340,7 @@ class _Process(ProcessClocks):
         except Exception as error:
             return f"the machines of host {kernel.name} could not be unpickled: {error!r}"
         kernel.start(actors, self._launcher.node)
+        self._collector.start()
         ticks = Ticks()
         inbox = self._inbox
         wait_ms: int | None = 0
@@ -356,7 +359,9 @@ class _Process(ProcessClocks):
                     inbox.popleft()()
             except Exception as error:
                 return f"a frame for host {kernel.name} could not be read: {error!r}"
-            wait_ms = kernel.run_turn(self.clock(), ticks.advance(slept_ms))
+            now_ms = self.clock()
+            self._collector.turn(now_ms)
+            wait_ms = kernel.run_turn(now_ms, ticks.advance(slept_ms))
             self._turn_began = None
             if kernel.exit_reason is not None:
                 self._launcher.close()
@@ -399,7 +404,10 @@ class _Process(ProcessClocks):
         began = self._turn_began
         if began is None:
             return 0, ""
-        return int((time.monotonic() - began) * 1_000), self._kernel.doing
+        lasts_ms = int((time.monotonic() - began) * 1_000)
+        if lasts_ms >= LOOK_MS:
+            self._collector.look()
+        return lasts_ms, self._kernel.doing
 
     # ---------------------------------------------------------------------------------------- HostSystem, on the loop
     def transmit(self, frame: Frame, *, again: bool) -> bool:

@@ -25,6 +25,7 @@ SAMPLED_VALUES = 16
 MAX_DEPTH = 4
 
 _PLAIN = frozenset((int, float, bool, str, bytes, bytearray, complex, type(None)))
+_are_plain = _PLAIN.issuperset
 
 
 def rows_nbytes(rows: Sequence[Any]) -> int:
@@ -41,6 +42,8 @@ def _size_of(value: Any, depth: int = MAX_DEPTH) -> int:
     kind = type(value)
     if kind in _PLAIN:
         return sys.getsizeof(value)
+    if kind is tuple and len(value) <= SAMPLED_VALUES and _are_plain(map(type, value)):  # as most records are
+        return sys.getsizeof(value) + sum(map(sys.getsizeof, value))
     try:
         return _size_of_object(value, kind, depth)
     except BaseException as error:  # it is a user's object, whose attributes may do anything
@@ -72,6 +75,6 @@ def _first(values: Any) -> list[Any]:
 def _all_of(sampled: list[Any], count: int, depth: int) -> int:
     if not sampled:
         return 0
-    if _PLAIN.issuperset(map(type, sampled)):  # as in most records
+    if _are_plain(map(type, sampled)):
         return sum(map(sys.getsizeof, sampled)) * count // len(sampled)
     return sum(_size_of(value, depth - 1) for value in sampled) * count // len(sampled)

@@ -87,6 +87,9 @@ class Rate:
     per_second: float
     per_cpu_second: float
     """Records by processor time of all hosts together; 0 where it is not known."""
+    share_of_loops: float | None = None
+    """How much of that time the threads have had that run tasks; the rest is Ray's, and what takes messages. None where
+    it is not known."""
 
     def ratio_to(self, other: Rate) -> str:
         """This rate as a multiple of another one."""
@@ -94,7 +97,8 @@ class Rate:
         return f"{self.per_second / other.per_second:.2f}; by CPU second {by_cpu:.2f}"
 
     def __str__(self) -> str:
-        return f"{self.per_second:,.0f} records/s, {self.per_cpu_second:,.0f} per CPU second"
+        loops = "" if self.share_of_loops is None else f" ({self.share_of_loops:.0%} of it in the hosts' loops)"
+        return f"{self.per_second:,.0f} records/s, {self.per_cpu_second:,.0f} per CPU second{loops}"
 
 
 def steady_rate(env: StreamExecutionEnvironment, num_records: int, *, sources: int = 1) -> Rate:
@@ -110,15 +114,19 @@ def steady_rate(env: StreamExecutionEnvironment, num_records: int, *, sources: i
     """
     first, last = steady_marks(env.execute_async("benchmark"), num_records, sources=sources)
     elapsed, cpu, done = last.seconds - first.seconds, last.cpu_seconds - first.cpu_seconds, last.done - first.done
-    return Rate(done / elapsed, done / cpu if cpu > 0 else 0.0)
+    if cpu <= 0:
+        return Rate(done / elapsed, 0.0)
+    return Rate(done / elapsed, done / cpu, (last.loop_seconds - first.loop_seconds) / cpu)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment in the steady part of a run: seconds of a clock and of all hosts' processors, and what was known."""
+    """A moment in the steady part of a run: seconds of a clock and of all hosts' processors, those of their loops'
+    threads among them, and what was known."""
 
     seconds: float
     cpu_seconds: float
+    loop_seconds: float
     done: int
     view: Any
 
@@ -142,7 +150,7 @@ def steady_marks(client: Any, num_records: int, *, sources: int = 1, from_share:
     marks: list[Mark] = []
     for view in client.views():
         done = sum(vertex.records_in for vertex in view.vertices[:sources])  # a source's input is what it has read
-        marks.append(Mark(time.perf_counter(), _cpu_seconds_of_hosts(), done, view))
+        marks.append(Mark(time.perf_counter(), *_cpu_seconds_of_hosts(), done, view))
     client.result(timeout=60)
     inner = [mark for mark in marks if from_share * num_records <= mark.done <= 0.95 * num_records]
     if len({mark.done for mark in inner}) < REPORTS:
@@ -158,20 +166,37 @@ def plain_rate(work: Callable[[], int]) -> Rate:
     return Rate(done / (time.perf_counter() - started), done / (time.process_time() - cpu_started))
 
 
-def _cpu_seconds_of_hosts() -> float:
-    """Processor time that the cluster's hosts have had: the actors among the processes that descend from this one."""
+def _cpu_seconds_of_hosts() -> tuple[float, float]:
+    """Processor time that the cluster's hosts have had, and the threads of their loops: the actors among the processes
+    that descend from this one, and the threads that Ray calls by the method ``run``.
+    """
     stats: dict[int, list[str]] = {}
     hosts: list[int] = []
     for directory in Path("/proc").glob("[0-9]*"):
-        try:
-            head, _, rest = (directory / "stat").read_text().rpartition(") ")
-        except OSError:
+        found = _stat(directory)
+        if found is None:
             continue  # it has ended
-        stats[int(directory.name)] = rest.split()
-        if "RayHost" in head:
+        stats[int(directory.name)] = found[1]
+        if "RayHost" in found[0]:
             hosts.append(int(directory.name))
-    ticks = sum(int(stats[pid][11]) + int(stats[pid][12]) for pid in hosts if os.getpid() in _ancestors(pid, stats))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    own = [pid for pid in hosts if os.getpid() in _ancestors(pid, stats)]
+    threads = (_stat(thread) for pid in own for thread in Path(f"/proc/{pid}/task").glob("*"))
+    loops = (found[1] for found in threads if found is not None and "RayHost.ru" in found[0])
+    ticks = os.sysconf("SC_CLK_TCK")
+    return sum(map(_ticks_of, (stats[pid] for pid in own))) / ticks, sum(map(_ticks_of, loops)) / ticks
+
+
+def _stat(directory: Path) -> tuple[str, list[str]] | None:
+    """Number and name of a process or thread, and what Linux counts of it; None if it has ended."""
+    try:
+        name, _, counted = (directory / "stat").read_text().rpartition(") ")
+    except OSError:
+        return None
+    return name, counted.split()
+
+
+def _ticks_of(counted: list[str]) -> int:
+    return int(counted[11]) + int(counted[12])
 
 
 def _ancestors(pid: int, stats: dict[int, list[str]]) -> list[int]:

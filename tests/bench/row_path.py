@@ -6,6 +6,10 @@ process and at parallelism 2, so that a busy machine and Ray's own threads do no
 count; of several runs the least is told. "Calls alone" is a loop that makes the very calls of the user's functions and
 of state, and nothing else: no engine that calls these functions record by record can be faster. Beside it are told
 parts of what the engine does: state, the exchange between subtasks, and pickling for those of another process.
+"Passes alone" is all that the windowed reduce does with records, list by list as operators do it, with lists of one
+length; and with pickling of half of the pairs, as on two hosts.
+
+Garbage is looked for as hosts do it (``--collections``: as Python does, or never).
 
 Windows of all and sessions run on columns, whatever their records are; they are told for records that are rows of
 Python objects, and for a source of columns.
@@ -14,10 +18,13 @@ Python objects, and for a source of columns.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import keyed_count
@@ -36,6 +43,7 @@ from headrace import (
     count,
 )
 from headrace import functions as f
+from headrace.actors.hosts.garbage import SparingCollector
 from headrace.connectors.datagen import GeneratorSource
 from headrace.engine.columns.records import Batch
 from headrace.engine.functions.keys import KeySelector
@@ -43,7 +51,8 @@ from headrace.engine.operators.exchange import HashPartitioner
 from headrace.state.backends.heap.backend import HeapKeyedStateBackend
 from headrace.state.identifiers import OperatorId
 from headrace.state.keyed.kinds import NO_KEY
-from headrace.state.keys.key_groups import key_group_range
+from headrace.state.keys.hashing import hash_integers
+from headrace.state.keys.key_groups import key_group_range, key_groups_of, subtask_of
 
 SHORT = 50_000
 BATCH_ROWS = 8_192
@@ -55,6 +64,19 @@ class _Environment(StreamExecutionEnvironment):
 
     def _job_settings(self, *arguments: Any, **options: Any) -> Any:
         return replace(super()._job_settings(*arguments, **options), watches_records=False)
+
+
+@contextlib.contextmanager
+def collections_of(kind: str) -> Iterator[None]:
+    """Look for garbage as ``hosts`` do, as ``python`` does by itself, or ``never``."""
+    collector = SparingCollector()
+    if kind == "hosts":
+        collector.start()
+    elif kind == "never":
+        gc.disable()
+    yield
+    collector.stop()
+    gc.enable()
 
 
 def run(build: Callable[[StreamExecutionEnvironment], Any], parallelism: int) -> float:
@@ -229,6 +251,29 @@ def calls_with_state_on_the_heap(num_records: int) -> None:
         call(record, None)
 
 
+def passes(num_records: int, num_rows: int) -> None:
+    """The windowed reduce, list by list, so many records at a time."""
+    windows: dict[int, dict[int, tuple[int, int]]] = {}
+    for first in range(0, num_records, num_rows):
+        rows = [keyed_count.make_row(index) for index in range(first, min(first + num_rows, num_records))]
+        times = np.array([time_of(row, None) for row in rows], np.int64)
+        rejected = bytes([not is_kept(row) for row in rows])
+        kept = ~np.frombuffer(rejected, np.bool_)
+        rows, times = list(compress(rows, kept.tobytes())), times[kept]
+        pairs = [to_pair(row) for row in rows]
+        keys = np.array([key_of(pair) for pair in pairs], np.int64)
+        targets = subtask_of(key_groups_of(hash_integers(keys), 128), 128, 2)
+        for target in range(2):
+            chosen = targets == target
+            piece = list(compress(pairs, chosen.tobytes()))
+            if target:
+                piece = pickle.loads(pickle.dumps(piece, 5))
+            counts = windows.setdefault(int(times[chosen][0]) // 10_000, {})
+            for key, pair in zip(keys[chosen].tolist(), piece, strict=True):
+                old = counts.get(key)
+                counts[key] = pair if old is None else add(old, pair)
+
+
 def exchange(num_records: int) -> None:
     """Find keys of pairs, hash them, cut batches for two receivers, and ask for the keys there."""
     selector = KeySelector.of_function(key_of)
@@ -258,12 +303,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--only", default="", help="a part of the names of those to run")
+    parser.add_argument("--collections", choices=("hosts", "python", "never"), default="hosts")
     options = parser.parse_args()
     print(describe_machine())
     hot, uniform, rocksdb = keyed_state.NUM_HOT_KEYS, keyed_state.NUM_KEYS, RocksDBStateBackend(256 << 20)
     cases: list[tuple[str, int, Callable[[int], Any], Callable[[int], Any]]] = [
         ("windowed reduce", 1, windowed_reduce, keyed_count.count_plainly),
         ("windowed reduce, calls alone", 1, lambda _: None, calls_of_windowed_reduce),
+        ("windowed reduce, passes alone, 65,536 at a time", 1, lambda _: None, lambda n: passes(n, 65_536)),
+        ("windowed reduce, passes alone, 2,048 at a time", 1, lambda _: None, lambda n: passes(n, 2_048)),
         ("keys found, hashed and cut for two receivers", 1, lambda _: None, exchange),
         ("pairs made, pickled and unpickled", 1, lambda _: None, between_processes),
         ("value state, heap", 1, lambda n: value_state(n, hot, "heap"), lambda n: keyed_state.count_plainly(n, hot)),
@@ -287,12 +335,15 @@ def main() -> None:
             continue
         num_records = times * options.records
         repeats = 1 if times > 1 else options.repeats
-        plain = min(nanoseconds(lambda n=num_records, p=plainly: p(n), num_records) for _ in range(repeats))
-        if program(0) is None:
+        is_job = program(0) is not None
+        with collections_of("python" if is_job else options.collections):
+            plain = min(nanoseconds(lambda n=num_records, p=plainly: p(n), num_records) for _ in range(repeats))
+        if not is_job:
             print(f"{name}: {plain:,.0f} ns a record")
             continue
-        short = min(run(program(SHORT), options.parallelism) for _ in range(2))
-        whole = min(run(program(num_records), options.parallelism) for _ in range(repeats))
+        with collections_of(options.collections):
+            short = min(run(program(SHORT), options.parallelism) for _ in range(2))
+            whole = min(run(program(num_records), options.parallelism) for _ in range(repeats))
         engine = (whole - short) / (num_records - SHORT) * 1e9
         print(f"{name}: {engine:,.0f} ns a record, plain loop {plain:,.0f}: {plain / engine:.2f}")
 
