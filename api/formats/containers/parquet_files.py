@@ -72,9 +72,7 @@ def _footer_of(file: Any) -> bytes:
     return bytes(file.read(length - len(tail))) + tail
 
 
-def open_parquet(
-    file: Any, int96_unit: str | None = None, metadata: pq.FileMetaData | None = None
-) -> pq.ParquetFile:
+def open_parquet(file: Any, int96_unit: str | None = None, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """Open a file.
 
     Args:
