@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from headrace.engine.connectors.source_protocols import (
         EnumeratorProgress,
+        KeepingReader,
         ListeningEnumerator,
         ListeningReader,
         PausingReader,
@@ -286,7 +287,7 @@ _NAMES_BY_MODULE = {
         "GlobalCommittable GlobalCommitter SupportsGlobalCommitter SupportsPreCommitTopology SupportsPreWriteTopology"
     ),
     "headrace.engine.connectors.source_protocols": (
-        "EnumeratorProgress ListeningEnumerator ListeningReader PausingReader ProgressingEnumerator"
+        "EnumeratorProgress KeepingReader ListeningEnumerator ListeningReader PausingReader ProgressingEnumerator"
         " SideBySideReader SnapshottingReader"
     ),
     "headrace.engine.partitions.context": "DataSetRuntimeContext",
@@ -449,6 +450,7 @@ __all__ = [
     "JobStatus",
     "JoinFunction",
     "JoinHint",
+    "KeepingReader",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",

@@ -21,6 +21,7 @@ from .contract import Discovery, EnumeratorContext, SourceReader, Split, SplitEn
 
 __all__ = [
     "EnumeratorProgress",
+    "KeepingReader",
     "ListeningEnumerator",
     "ListeningReader",
     "PausingReader",
@@ -59,6 +60,16 @@ class SnapshottingReader(SourceReader, Protocol):
 
     def snapshot_for(self, checkpoint_id: int) -> list[Split]:
         """As ``snapshot``, and called in its place."""
+        ...
+
+
+@runtime_checkable
+class KeepingReader(SourceReader, Protocol):
+    """A reader that keeps splits which it has read to their end until its enumerator lets them go."""
+
+    @property
+    def num_kept(self) -> int:
+        """How many these are now; where splits are dealt out they do not count."""
         ...
 
 
@@ -149,9 +160,10 @@ def check_source(source: Any, name: str) -> None:
 def check_reader(reader: Any, name: str) -> None:
     """See that a source's reader can be called as it will be; raises `ProgramError`."""
     _check(reader, _READER, _READER_OPTIONS, "a source's reader", name)
-    if hasattr(type(reader), "wants_split") and callable(type(reader).wants_split):
-        message = f"{type(reader).__name__}.wants_split must be a property or a value, not a method"
-        raise ProgramError(message, operator=name)
+    for value in ("wants_split", "num_kept"):
+        if callable(getattr(type(reader), value, None)):
+            message = f"{type(reader).__name__}.{value} must be a property or a value, not a method"
+            raise ProgramError(message, operator=name)
     refuse_halves(reader, operator=name)
 
 

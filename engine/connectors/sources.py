@@ -119,7 +119,7 @@ class SourceOperator(Operator):
         self._bounded: set[str] = set()
         # Splits were asked for and none has come: whether a bounded one was, too. None if they were not.
         self._requested: bool | None = None
-        # How many splits there were then.
+        # How many splits were read then.
         self._num_told = 0
         # None will come any more.
         self._has_no_more = False
@@ -210,13 +210,14 @@ class SourceOperator(Operator):
     # ----------------------------------------------------------------------------------------------------------- splits
     @property
     def wants_split(self) -> bool:
-        """Whether to ask the enumerator for a split now; also again as there is time for a bounded one now, or as all
-        are finished of which it was told.
+        """Whether to ask the enumerator for a split now; also again as there is time for a bounded one now, as all are
+        finished of which it was told, or as some of them are only kept.
         """
         if self._has_no_more or self._drains is not None:
             return False
         if self._requested:
-            return self._num_told > 0 and not self._trackers
+            num_read = self._num_read
+            return num_read < self._num_told and (num_read == 0 or num_read < len(self._trackers))
         return self._is_hungry or (self._requested is None and not self.source.is_bounded)
 
     @property
@@ -224,14 +225,19 @@ class SourceOperator(Operator):
         return not self._bounded or bool(getattr(self._reader, "wants_split", False))
 
     @property
+    def _num_read(self) -> int:
+        """How many splits are read, without those that have ended and are kept."""
+        return len(self._trackers) - int(getattr(self._reader, "num_kept", 0))
+
+    @property
     def is_waiting_for_split(self) -> bool:
         """Whether nothing can be read before a split comes, or ever because the source was stopped."""
         return self._drains is not None or (not self._trackers and not self._has_no_more)
 
     def split_requested(self) -> tuple[int, bool]:
-        """Note that the task asks for a split; gives how many there are, and whether a bounded one would be read."""
+        """Note that the task asks for a split; gives how many are read, and whether a bounded one would be."""
         self._requested = self._is_hungry
-        self._num_told = len(self._trackers)
+        self._num_told = self._num_read
         return self._num_told, self._requested
 
     def add_splits(self, splits: Sequence[Split]) -> None:

@@ -436,6 +436,11 @@ class KinesisReader(FetchingReader[ShardReading, _Fetched, _Fetcher]):
         name = f"kinesis {self._context.operator_name} {self._context.subtask + 1}"
         return _Fetcher(self._stream, name, self._pace, readings)
 
+    @property
+    def num_kept(self) -> int:
+        """Shards that have ended: what comes of them is dealt out as if they were gone, so none has nothing to read."""
+        return sum(reading.has_ended for reading in self._readings.values())
+
     def add_splits(self, splits: list[Split]) -> None:
         self._readings.update({split.split_id: self.reading_of(split) for split in splits})
         self._begin(splits)

@@ -6,6 +6,7 @@ from headrace import CheckpointedFunction, CheckpointListener, ProgramError, Str
 from headrace.connectors.scripted import ScriptedSource
 from headrace.engine.connectors.contract import Discovery, SourceReader
 from headrace.engine.connectors.source_protocols import (
+    KeepingReader,
     ListeningEnumerator,
     ListeningReader,
     PausingReader,
@@ -74,10 +75,16 @@ def test_enumerators_that_would_not_be_called_are_refused(case):
 
 def test_what_is_whole_is_taken_and_is_what_it_can_do():
     methods = {"snapshot_state": method("context"), "initialize_state": method("context")}
-    methods |= {"notify_checkpoint_complete": method("id"), "pause_splits": method("ids"), "wants_split": False}
+    methods |= {
+        "notify_checkpoint_complete": method("id"),
+        "pause_splits": method("ids"),
+        "wants_split": False,
+        "num_kept": 0,
+    }
     reader = type("Whole", (Reader,), {**methods, "handle_source_event": method("event")})()
     check_reader(reader, "source")
-    for contract in (CheckpointListener, CheckpointedFunction, PausingReader, SideBySideReader, ListeningReader):
+    contracts = (CheckpointListener, CheckpointedFunction, PausingReader, SideBySideReader, KeepingReader)
+    for contract in (*contracts, ListeningReader):
         assert isinstance(reader, contract)
     check_enumerator(Enumerator(), "source")
     assert not isinstance(Enumerator(), ListeningEnumerator)

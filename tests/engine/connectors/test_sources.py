@@ -52,6 +52,20 @@ def test_a_reader_may_want_several_splits_at_once():
     assert source.output.watermarks == [0]
 
 
+def test_splits_that_are_only_kept_are_no_load():
+    """Where a reader has read some to their end and keeps them, others are dealt out as if these were gone."""
+    source = Harness(ListSource(is_bounded=False))
+    source.add("a", 1)
+    source.add("b", 2)
+    operator = source.operator
+    assert operator.split_requested()[0] == 2
+    assert not operator.wants_split
+    operator._reader.num_kept = 1
+    assert operator.wants_split, "to say that it has room"
+    assert operator.split_requested()[0] == 1
+    assert not operator.wants_split
+
+
 def test_a_poll_does_not_look_at_all_splits(monkeypatch):
     source = Harness(strategy=IDLE_AFTER_A_SECOND)
     for number in range(300):
