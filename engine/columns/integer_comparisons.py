@@ -51,7 +51,9 @@ def of_integers(condition: Expression, schema: pa.Schema) -> Expression:
     if not isinstance(condition, Call):
         return condition
     if condition.function in ("and", "or", "not"):
-        return condition.with_children(tuple(of_integers(one, schema) for one in condition.children))
+        children = tuple(of_integers(one, schema) for one in condition.children)
+        is_same = all(one is other for one, other in zip(children, condition.children, strict=True))
+        return condition if is_same else condition.with_children(children)
     if condition.function not in _MIRRORED:
         return condition
     left, right = condition.arguments

@@ -303,6 +303,9 @@ class Guarded(Call):
     def __reduce__(self) -> tuple[Any, ...]:
         return Guarded, (self.function, self.arguments)
 
+    def with_children(self, children: tuple[Expression, ...]) -> Expression:
+        return Guarded(self.function, children)
+
     def _evaluate(self, batch: pa.RecordBatch) -> Value:
         try:
             return super()._evaluate(batch)

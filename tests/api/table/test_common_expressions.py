@@ -11,7 +11,9 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from headrace.engine.columns.expressions import col
 from headrace.engine.errors import HeadraceError
+from headrace.sql.functions.operators import Guarded
 from headrace.table import TableEnvironment, udf
 
 WORDS = ["apple", "Google", "", "BAIDU", "x=1&y=2", "12", "7", None, "Straße", "a/b/c", "//"]
@@ -93,6 +95,7 @@ NUMBER = "LOWER(CAST(CAST(s AS INT) AS STRING))"
         f"SELECT i, {NUMBER} AS a FROM t WHERE s IN ('12', '7') AND {NUMBER} = '7'",
         f"SELECT s NOT IN ('12', '7') OR {NUMBER} = '7' AS a, s NOT IN ('12', '7') OR {NUMBER} = '12' AS b FROM t",
         f"SELECT i FROM t WHERE s NOT IN ('12', '7') OR {NUMBER} = '7' OR CONCAT({NUMBER}, '') = '12'",
+        f"SELECT i FROM t WHERE s IN ('12', '7') AND 0.5 * i > 3 AND {NUMBER} = '7'",
     ],
 )
 def test_what_and_and_or_keep_from_failing_is_not_computed_before(query):
@@ -157,3 +160,8 @@ def test_parts_between_separators_that_are_all_null(mode, separator):
         assert rows(env, f"SELECT s, SPLIT_INDEX(s, {separator}, 0) FROM texts") == Counter(
             [("a/b", None), ("c", None)]
         )
+
+
+def test_a_guard_is_one_with_other_operands_too():
+    guard = Guarded("and", (col("a"), col("b")))
+    assert type(guard.with_children((col("c"), col("d")))) is Guarded
