@@ -284,6 +284,8 @@ class ToldRun:
         self.plan = ""
         self._reports = reports
         self._was_heard = self._has_complained = False
+        # Taken by who says that its end is not recorded: its own thread, or who waited for that.
+        self._unrecorded = threading.Lock()
         self._is_over = threading.Event()
         # Its end was answered, or nobody tells of it any more; it is recorded, or that is not tried any more.
         self._is_heard, self._is_done = threading.Event(), threading.Event()
@@ -306,7 +308,7 @@ class ToldRun:
 
     def _say_unrecorded(self) -> None:
         """Say once that its end is not recorded, unless that the cluster does not answer has been said."""
-        if self._was_heard and not self._has_complained:
+        if self._was_heard and not self._has_complained and self._unrecorded.acquire(blocking=False):
             self._has_complained = True
             _LOG.warning("the cluster has not recorded the end of data set %r in %g s", self.record.name, LAST_WORD_S)
 

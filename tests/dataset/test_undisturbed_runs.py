@@ -99,6 +99,20 @@ def test_an_end_that_nobody_could_record_is_said(env, told, monkeypatch, caplog)
     assert caplog.text.count("has not recorded the end of data set") == 1
 
 
+def test_an_end_is_said_once_if_the_last_answer_comes_when_nobody_waits_any_more(env, told, monkeypatch, caplog):
+    monkeypatch.setattr(reported_runs, "LAST_WORD_S", 0.3)
+    told.may_store.clear()
+    assert env.from_elements(1, 2).count() == 2
+    (late,) = env._reports._late
+    told.may_answer.clear()
+    while told.num_answers == len(told.words):  # until one is on its way that is not answered
+        late._is_done.wait(0.01)
+    env.close()
+    told.may_answer.set()
+    assert late._is_done.wait(PATIENCE_S)
+    assert caplog.text.count("has not recorded the end of data set") == 1
+
+
 def test_that_looking_for_a_cluster_fails_is_said_once_and_again_when_it_was_there(env, told, monkeypatch, caplog):
     def fails(*_, **__):
         message = "the connection is broken: token=secret"
