@@ -156,6 +156,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def no_garbage_search() -> Generator[None, None, None]:
+    """For tests that go as deep as Python can: finalizers of what others have left would fail there."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Name at the end of a run what a newcomer waits too long for. It fails nothing: a busy machine is slow."""
     if config.option.markexpr == "not campaign":

@@ -180,6 +180,7 @@ def test_a_view_that_is_made_of_itself_is_refused(env):
         env.execute_sql("CREATE VIEW v AS SELECT * FROM w")
 
 
+@pytest.mark.usefixtures("no_garbage_search")
 def test_deep_nesting_is_an_error_and_no_crash():
     for text in ("SELECT " + "(" * 20_000 + "1" + ")" * 20_000, "SELECT " + "NOT " * 20_000 + "TRUE"):
         with pytest.raises(SqlError, match=r"nested too deeply|no SQL"):

@@ -19,6 +19,8 @@ from headrace.state.errors import TypeMismatchError
 from headrace.state.values.encoding import decode_values, encode_values
 from headrace.testing import PipelineTestHarness
 
+pytestmark = pytest.mark.usefixtures("no_garbage_search")
+
 LAYERS = {
     "list": lambda inner: [inner],
     "pair": lambda inner: [inner, 1],

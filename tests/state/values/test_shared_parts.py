@@ -245,6 +245,7 @@ class Holder:
         self.state = layered(["list"], 60)
 
 
+@pytest.mark.usefixtures("no_garbage_search")
 @pytest.mark.parametrize("depth", [1_500, 20_000])
 def test_a_key_nested_very_deep_is_refused_by_name(depth):
     key = 1
