@@ -28,6 +28,7 @@ from headrace.engine.windows.all_windows import OneKey, without_key
 from headrace.engine.windows.assigners import CountWindows, EventTimeSessionWindows, SlidingWindows, WindowAssigner
 from headrace.engine.windows.columnar.sessions import GlobalSessionAggregate, LocalSessionAggregate
 from headrace.engine.windows.columnar.slices import GlobalSliceAggregate, LocalSliceAggregate
+from headrace.engine.windows.combining import LocalCombiner
 from headrace.engine.windows.evictors import Evictor
 from headrace.engine.windows.placement import has_fast_path
 from headrace.engine.windows.row_functions import ApplyBatchesFunction, ApplyFunction, WindowRow
@@ -92,6 +93,8 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         self._allowed_lateness_ms = 0
         # Where records go that are late even so; None drops them.
         self._late_tag: str | None = None
+        # Whether records are combined before they are shuffled.
+        self._is_combinable = False
 
     def get_execution_environment(self) -> StreamExecutionEnvironment:
         """Return the environment that the stream belongs to."""
@@ -137,6 +140,21 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         """Send records that come too late to a side output of the window operator instead of dropping them."""
         self._refuse_for_count_windows("a side output of late records")
         self._late_tag = tag_id_of(output_tag)
+        return self
+
+    def combinable(self: _Stream) -> _Stream:
+        """Let records of one key be combined before the shuffle, batch by batch, and again behind it.
+
+        For a ReduceFunction, or an AggregateFunction with ``merge``, to which it makes no difference in which order and
+        in which groups records come to it, as sums, counts and maxima are. Where batches hold several records of a key
+        less is sent and worked off behind the shuffle, and a key that has most records is no longer the work of one
+        subtask. Results and state are the same, so a savepoint can be restored with or without it.
+
+        Built-in aggregates on columns are combined in any case. Others are on rows where windows are tumbling or
+        sliding windows of event time with their default trigger, without evictor and side output for late records; else
+        the function that they are given says so.
+        """
+        self._is_combinable = True
         return self
 
     @overload
@@ -264,16 +282,42 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
     def _windowed(
         self, name: str, description: str, output_type: Any, hinted: TypeInformation | None, **functions: Any
     ) -> DataStream[Any]:
+        keys, behind = self._combined(name, description, **functions) if self._is_combinable else (self._keys, None)
         operator = WindowOperator(
-            self._keys,
+            keys,
             self._assigner,
             trigger=self._trigger,
             evictor=self._evictor,
             allowed_lateness_ms=self._allowed_lateness_ms,
             late_tag=self._late_tag,
+            is_combined=behind is not None,
             **functions,
         )
-        return self._transformed(name, operator, output_type, description, hinted)
+        return self._transformed(name, operator, output_type, description, hinted, behind=behind)
+
+    def _combined(
+        self, name: str, description: str, *, reduce: Any = None, aggregate: Any = None, **_others: Any
+    ) -> tuple[KeySelector, DataStream[Any]]:
+        """Pairs of key and content, as they come to the windows' operator, and what finds their keys.
+
+        Raises:
+            ProgramError: If what these windows do cannot be done with pairs.
+        """
+        needs_records = {
+            "a function that is given the records of a window": reduce is None and aggregate is None,
+            "a trigger": self._trigger is not None and has_fast_path(self._assigner),
+            "an evictor": self._evictor is not None,
+            "a side output of late records": self._late_tag is not None,
+            "an aggregate that depends on their order": isinstance(aggregate, RowAggregates)
+            and not aggregate.is_mergeable,
+        }
+        if reasons := [reason for reason, is_there in needs_records.items() if is_there]:
+            message = f"records cannot be combined before the shuffle, as there is {' and '.join(reasons)}"
+            raise ProgramError(message, hint="leave out combinable()")
+        combiner = LocalCombiner(self._keys, self._assigner, reduce=reduce, aggregate=aggregate)
+        pairs = self._upstream.transform(f"{name}: local", combiner, None, description, keep_parallelism=True)
+        keys = self._keys_of_pairs()
+        return keys, self._partitioned(pairs, keys)
 
     def _transformed(
         self,
@@ -321,7 +365,13 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         merged = second(keys, assigner, aggregates, **late)
         known = columns_behind(merged, stream.known_columns, "aggregate")
         return self._transformed(
-            "aggregate", merged, output_type, description, None, known_columns=known, behind=self._partitioned(partial)
+            "aggregate",
+            merged,
+            output_type,
+            description,
+            None,
+            known_columns=known,
+            behind=self._partitioned(partial, keys),
         )
 
     def _phases_on_columns(self, are_mergeable: bool) -> tuple[Any, Any] | None:
@@ -336,9 +386,13 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
             return LocalSessionAggregate, GlobalSessionAggregate
         return None
 
-    def _partitioned(self, stream: DataStream[Any]) -> DataStream[Any]:
+    def _partitioned(self, stream: DataStream[Any], keys: KeySelector) -> DataStream[Any]:
         """A stream as it comes to the windows' operator."""
-        return KeyedStream(stream, self._keys)
+        return KeyedStream(stream, keys)
+
+    def _keys_of_pairs(self) -> KeySelector:
+        """What finds the keys of pairs of key and content."""
+        return KeySelector.of_field(0)
 
     def _refuse_for_count_windows(self, what: str) -> None:
         if isinstance(self._assigner, CountWindows):
@@ -376,8 +430,11 @@ class AllWindowedStream(WindowedStream[T1]):
         transformation.is_parallel = False
         return stream
 
-    def _partitioned(self, stream: DataStream[Any]) -> DataStream[Any]:
+    def _partitioned(self, stream: DataStream[Any], _keys: KeySelector) -> DataStream[Any]:
         return _in_one_place(stream)
+
+    def _keys_of_pairs(self) -> KeySelector:
+        return self._keys
 
     def _window_function(self, window_function: Any) -> Any:
         return None if window_function is None else without_key(window_function)

@@ -37,6 +37,7 @@ from .windows import Bounds, GlobalWindow, Window
 __all__ = [
     "MISSING",
     "AggregatedContents",
+    "CombinedContents",
     "ElementContents",
     "ReducedContents",
     "WindowContents",
@@ -63,7 +64,7 @@ class WindowContents(Protocol):
         ...
 
     def merge(self, earlier: Any, later: Any) -> Any:
-        """Return one content of two, when two sessions turn out to be one."""
+        """Return one content of two: when two sessions turn out to be one, or when the later was made elsewhere."""
         ...
 
     def result(self, content: Any) -> Any:
@@ -169,6 +170,35 @@ class AggregatedContents:
 
     def elements(self, content: Any) -> list[Any]:
         return [self._get_result(content)]
+
+
+class CombinedContents:
+    """Contents of which parts come ready: instead of records pairs of key and content, to be merged.
+
+    Args:
+        contents: How these parts were made, `ReducedContents` or `AggregatedContents`.
+    """
+
+    def __init__(self, contents: WindowContents) -> None:
+        self._contents = contents
+        self.merge, self.result, self.elements = contents.merge, contents.result, contents.elements
+
+    def add_all(self, contents: MutableMapping[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
+        get, merge, missing = contents.get, self.merge, MISSING
+        key = part = None
+        try:
+            for key, (_, part) in zip(keys, rows, strict=True):
+                content = get(key, missing)
+                contents[key] = part if content is missing else merge(content, part)
+        except BaseException as error:
+            note_in_hand(error, record=part, key=key)
+            raise
+
+    def add_run(self, content: Any, rows: Iterable[Any]) -> Any:
+        held = {} if content is MISSING else {None: content}
+        run = list(rows)
+        self.add_all(held, [None] * len(run), run)
+        return held[None]
 
 
 class ElementContents:

@@ -43,6 +43,7 @@ from ..operators.event_time import OperatorWatermark
 from .assigners import CountWindows, MergingWindowAssigner, WindowAssigner
 from .contents import (
     AggregatedContents,
+    CombinedContents,
     ElementContents,
     ReducedContents,
     WindowContents,
@@ -53,7 +54,7 @@ from .general import GeneralWindows
 from .placement import Placement, has_fast_path, make_placement
 from .triggers import Trigger
 
-__all__ = ["WindowOperator", "checked_trigger"]
+__all__ = ["WindowOperator", "checked_aggregate", "checked_trigger"]
 
 
 class WindowOperator(Operator):
@@ -73,6 +74,7 @@ class WindowOperator(Operator):
         result_row: Makes the result record of (key, window, result), for use without ``process``. Picklable.
         allowed_lateness_ms: How long after its end an event-time window is kept.
         late_tag: Side output for late records.
+        is_combined: Whether it is given pairs of key and content, by `headrace.engine.windows.combining`.
 
     Raises:
         ProgramError: If the functions do not fit together, or trigger or aggregate cannot merge where windows do.
@@ -95,6 +97,7 @@ class WindowOperator(Operator):
         result_row: Callable[[Any, Any, Any], Any] | None = None,
         allowed_lateness_ms: int = 0,
         late_tag: OutputTag | str | None = None,
+        is_combined: bool = False,
     ) -> None:
         if (reduce is not None and aggregate is not None) or (reduce is None and aggregate is None and process is None):
             message = "a window needs a reduce function, an aggregate function or a process function"
@@ -120,9 +123,10 @@ class WindowOperator(Operator):
         self._reduce = None if reduce is None else UserFunction(reduce, "reduce")
         self._aggregate = None
         if aggregate is not None:
-            self._aggregate = _checked_aggregate(aggregate, needs_merge=merges and evictor is None)
+            self._aggregate = checked_aggregate(aggregate, needs_merge=merges and evictor is None)
         self._process = None if process is None else UserFunction(process, "process", "apply")
         self._result_row = result_row
+        self._is_combined = is_combined
         self._merges = merges
         self._lateness_ms = allowed_lateness_ms if assigner.is_event_time() else 0
         self._late_tag = late_tag.tag_id if isinstance(late_tag, OutputTag) else late_tag
@@ -145,6 +149,8 @@ class WindowOperator(Operator):
             contents = AggregatedContents(self._aggregate.function)
         else:
             contents = ElementContents()
+        if self._is_combined:
+            contents = CombinedContents(contents)
         self._results = results = WindowResults(
             contents, self._process, self._result_row, context, lambda: watermark.current_ms, self._merges
         )
@@ -267,12 +273,22 @@ def checked_trigger(trigger: Any, assigner: WindowAssigner, environment: Any = N
     return trigger
 
 
-def _checked_aggregate(aggregate: Any, *, needs_merge: bool) -> UserFunction:
+def checked_aggregate(aggregate: Any, *, needs_merge: bool) -> UserFunction:
+    """Return an aggregate function as operators take it.
+
+    Raises:
+        ProgramError: If it lacks a method that is needed.
+    """
     function = UserFunction(aggregate, "add")
     missing = [name for name in ("create_accumulator", "add", "get_result") if not hasattr(aggregate, name)]
     if needs_merge and getattr(type(aggregate), "merge", None) in (None, AggregateFunction.merge):
         missing.append("merge")
     if missing:
         message = f"aggregate function {function.name} lacks {', '.join(missing)}"
-        raise ProgramError(message, hint="Session windows merge their accumulators." if "merge" in missing else None)
+        raise ProgramError(
+            message,
+            hint="Sessions, and records that are combined before the shuffle, merge accumulators."
+            if "merge" in missing
+            else None,
+        )
     return function

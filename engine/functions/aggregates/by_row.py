@@ -45,6 +45,11 @@ class RowAggregates(AggregateFunction):
     def __repr__(self) -> str:
         return f"RowAggregates({', '.join(f'{name}={spec!r}' for name, spec in self.specifications.items())})"
 
+    @property
+    def is_mergeable(self) -> bool:
+        """Whether it makes no difference in which groups records come."""
+        return all(spec.is_mergeable for spec in self.specifications.values())
+
     def create_accumulator(self) -> tuple[Any, ...]:
         """Return the accumulators of no records."""
         return tuple(spec.create() for spec in self.specifications.values())

@@ -30,7 +30,7 @@ from ...functions.keys import KeySelector
 from ...functions.operator import Operator, OperatorContext
 from ...operators.event_time import EventTimeProgress
 
-__all__ = ["ColumnarState", "GlobalPhase", "LocalPhase", "unified_batches"]
+__all__ = ["BeforeShuffle", "ColumnarState", "GlobalPhase", "LocalPhase", "unified_batches"]
 
 
 class ColumnarState:
@@ -151,10 +151,36 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class LocalPhase(Operator):
-    """First phase, before the shuffle: holds nothing back, so barriers and watermarks need no flush.
+class BeforeShuffle(Operator):
+    """What is aggregated before the shuffle: holds nothing back, so barriers and watermarks need no flush.
 
     What is ahead of the watermark here is ahead of it behind the shuffle, unless this input has been idle.
+    """
+
+    def __init__(self) -> None:
+        # Records at or before it may be late.
+        self._late_until_ms = MIN_TIMESTAMP
+        # From then on the others' watermark may be anywhere.
+        self._has_been_idle = False
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        if context.is_restored:  # the watermark is known behind the first records only
+            self._late_until_ms = MAX_TIMESTAMP
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        if not self._has_been_idle:
+            self._late_until_ms = watermark.timestamp_ms
+        super().process_watermark(watermark)
+
+    def process_status(self, status: StreamStatus) -> None:
+        if status.idle:
+            self._late_until_ms, self._has_been_idle = MAX_TIMESTAMP, True
+        super().process_status(status)
+
+
+class LocalPhase(BeforeShuffle):
+    """First phase, on columns.
 
     Args:
         keys: Names of the key columns, or a selector by fields; for sessions also
@@ -181,27 +207,9 @@ class LocalPhase(Operator):
         *,
         input_schema: pa.Schema | None = None,
     ) -> None:
+        super().__init__()
         self._grouping: Any = self.grouping_type(keys, assigner, aggregates, input_schema)
         self._grouping.require_mergeable("use the global phase with from_records=True alone")
-        # Records at or before it may be late.
-        self._late_until_ms = MIN_TIMESTAMP
-        # From then on the others' watermark may be anywhere.
-        self._has_been_idle = False
-
-    def open(self, context: OperatorContext) -> None:
-        super().open(context)
-        if context.is_restored:  # the watermark is known behind the first records only
-            self._late_until_ms = MAX_TIMESTAMP
-
-    def process_watermark(self, watermark: Watermark) -> None:
-        if not self._has_been_idle:
-            self._late_until_ms = watermark.timestamp_ms
-        super().process_watermark(watermark)
-
-    def process_status(self, status: StreamStatus) -> None:
-        if status.idle:
-            self._late_until_ms, self._has_been_idle = MAX_TIMESTAMP, True
-        super().process_status(status)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._grouping.keys_text})"
