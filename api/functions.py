@@ -7,7 +7,16 @@
 
 from __future__ import annotations
 
-from headrace.engine.frames.frame_calls import dense_rank, lag, lead, rank, row_number
+from headrace.engine.frames.frame_calls import (
+    cume_dist,
+    dense_rank,
+    lag,
+    lead,
+    ntile,
+    percent_rank,
+    rank,
+    row_number,
+)
 from headrace.engine.functions.aggregates.built_in import avg, count, count_distinct, first, last, max, min, sum  # noqa: A004
 from headrace.engine.functions.aggregates.contract import Aggregate
 from headrace.engine.functions.aggregates.statistics import (
@@ -76,6 +85,7 @@ __all__ = [
     "collect_set",
     "count",
     "count_distinct",
+    "cume_dist",
     "dense_rank",
     "first",
     "lag",
@@ -84,6 +94,8 @@ __all__ = [
     "max",
     "median",
     "min",
+    "ntile",
+    "percent_rank",
     "percentile",
     "rank",
     "row_number",

@@ -185,6 +185,14 @@ def _over_one(members, place, spec, orders, frame):
         return len(smaller) + 1
     if name == "dense_rank":
         return len({canonical([row[column] for column, _, _ in orders]) for row in smaller}) + 1
+    if name == "ntile":
+        small, num_large = divmod(len(members), rest[0])
+        sizes = [small + (tile < num_large) for tile in range(rest[0])]
+        return next(tile + 1 for tile in range(rest[0]) if place < sum(sizes[: tile + 1]))
+    if name == "percent_rank":
+        return len(smaller) / max(len(members) - 1, 1)
+    if name == "cume_dist":
+        return sum(before(row, members[place], orders) <= 0 for row in members) / len(members)
     if name in ("lag", "lead"):
         at = place + (rest[0] if name == "lead" else -rest[0])
         return members[at][column] if 0 <= at < len(members) else None

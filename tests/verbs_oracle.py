@@ -293,12 +293,15 @@ def _over(order, *, ascending=True):
                 upto = [r for r, rank in zip(rows, ranks, strict=True) if ranks.index(rank) <= ranks.index(ranks[here])]
                 out.append({
                     **row, "r": before + 1, "dr": len(set(ranks[: here + 1])), "sum": total(present(upto, "d")),
-                    "n": len(upto),
+                    "n": len(upto), "pr": before / max(len(rows) - 1, 1), "cd": len(upto) / len(rows),
                 })  # fmt: skip
         return out
 
     def run(a, _b):
-        return a.over("k", order, ascending=ascending, r=f.rank(), dr=f.dense_rank(), sum=f.sum("d"), n=count())
+        return a.over(
+            "k", order, ascending=ascending, r=f.rank(), dr=f.dense_rank(), sum=f.sum("d"), n=count(),
+            pr=f.percent_rank(), cd=f.cume_dist(),
+        )  # fmt: skip
 
     return Verb(run, oracle)
 

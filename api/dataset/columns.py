@@ -205,8 +205,8 @@ class ColumnVerbs(Recorded[T1]):
             rows_between: Which records an aggregate sees: how many places from each record the first and the last of
                 them are, negative before it, None for all, as ``(-6, 0)``. Without it as in SQL: all up to the record
                 and those that are equal to it in the order, or without an order the whole group.
-            **columns: ``f.row_number()``, ``f.rank()``, ``f.dense_rank()``, ``f.lag(...)``, ``f.lead(...)`` or
-                aggregates, by the name of the new field.
+            **columns: ``f.row_number()``, ``f.rank()``, ``f.dense_rank()``, ``f.ntile(4)``, ``f.percent_rank()``,
+                ``f.cume_dist()``, ``f.lag(...)``, ``f.lead(...)`` or aggregates, by the name of the new field.
         """
         schema = self._fields_for("over")
         key: GroupKey | None = None if partition_by is None else group_key("over", _several(partition_by), schema)

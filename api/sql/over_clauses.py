@@ -5,7 +5,7 @@ Source: SQL:2016; Flink's documentation ("Over Aggregation", "Top-N", "Deduplica
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -13,7 +13,18 @@ from sqlglot import exp
 
 from headrace.engine.columns.expressions import col
 from headrace.engine.errors import nearest
-from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, lead, rank, row_number
+from headrace.engine.frames.frame_calls import (
+    Frame,
+    Share,
+    cume_dist,
+    dense_rank,
+    lag,
+    lead,
+    ntile,
+    percent_rank,
+    rank,
+    row_number,
+)
 from headrace.engine.plan.plan import Order
 
 from .constructors import JSON_AGGREGATES
@@ -30,7 +41,9 @@ from .scope import Scope
 __all__ = ["OverBinder", "frame_of", "orders_of", "over_calls", "unusual_nulls", "with_named_windows"]
 
 _PLACES = {"ROW_NUMBER": row_number, "RANK": rank, "DENSE_RANK": dense_rank}
+_SHARES: dict[str, Callable[..., Share]] = {"NTILE": ntile, "PERCENT_RANK": percent_rank, "CUME_DIST": cume_dist}
 _NEIGHBOURS = {"LAG": lag, "LEAD": lead}
+_BY_ORDER = (*_PLACES, *_SHARES, *_NEIGHBOURS)
 
 
 def over_calls(tree: Any) -> list[Any]:
@@ -151,10 +164,10 @@ class OverBinder:
             message = f"{type(function).__name__.upper()} beside OVER is not supported"
             raise SqlError(message)
         name, given = str(function.name).upper(), list(function.expressions)
-        if name not in (*_PLACES, *_NEIGHBOURS) and not self._queries.functions.is_aggregate(name):
+        if name not in _BY_ORDER and not self._queries.functions.is_aggregate(name):
             if name in ABSENT:
                 raise absent(name)
-            there = [*_PLACES, *_NEIGHBOURS, *AGGREGATES]
+            there = [*_BY_ORDER, *AGGREGATES]
             message = f"there is no function {name} that is called over a window"
             raise SqlError(message, hint=nearest(name, there) or f"there are {', '.join(there)}")
         if name in JSON_AGGREGATES:
@@ -165,11 +178,14 @@ class OverBinder:
             given = list(given[0].expressions)
         arguments = [self._binder.bind(one) for one in given if not isinstance(one, exp.Star)]
         order = tree.args.get("order")
-        if order is None and (name in _PLACES or name in _NEIGHBOURS):
+        if order is None and name in _BY_ORDER:
             message = f"{name} goes by an order"
             raise SqlError(message, hint="write ORDER BY in OVER (...)")
-        # A place may become a Top-N, and goes by no frame; neither do neighbours.
-        kind: Any = text if name in _PLACES else "neighbours" if name in _NEIGHBOURS else frame_of(tree, self._text)
+        # A place may become a Top-N, and goes by no frame; neither do shares and neighbours.
+        kind: Any = (
+            text if name in _PLACES else "shares" if name in _SHARES else "neighbours" if name in _NEIGHBOURS
+            else frame_of(tree, self._text)
+        )  # fmt: skip
         parts = [one.sql() for one in tree.args.get("partition_by") or ()]
         return _Call(
             text, tree, name, arguments, is_distinct, (tuple(parts), "" if order is None else order.sql(), kind)
@@ -225,6 +241,8 @@ class OverBinder:
         columns = [Typed(col(column), one.kind, one.constant) for column, one in zip(names, arguments, strict=True)]
         if name in _PLACES:
             return [(_PLACES[name](), pa.int64())], lambda value: value
+        if name in _SHARES:
+            return [_share(name, columns)], lambda value: value
         if name in _NEIGHBOURS:
             if not columns:
                 message = f"{name} needs an argument"
@@ -236,6 +254,14 @@ class OverBinder:
         made = aggregate_call(self._queries.functions.aggregate(name), columns, None, distinct=call.is_distinct)
         schema = pa.schema([pa.field(column, one.kind) for column, one in zip(names, arguments, strict=True)])
         return [(part, part.output_type(schema)) for part in made.parts], made.result
+
+
+def _share(name: str, arguments: list[Typed]) -> tuple[Any, pa.DataType]:
+    if len(arguments) != (name == "NTILE"):
+        message = f"{name} takes {'one argument' if name == 'NTILE' else 'no arguments'}; got {len(arguments)}"
+        raise SqlError(message)
+    spec = _SHARES[name](*(constant(one, "the number of parts") for one in arguments))
+    return spec, pa.int64() if name == "NTILE" else pa.float64()
 
 
 def frame_of(tree: exp.Window, text: SqlText) -> Frame | None:

@@ -19,7 +19,22 @@ from headrace.state.errors import ProgramError, TypeMismatchError
 from ..columns.expressions import Expression, col, expression_of
 from ..functions.aggregates.contract import Aggregate
 
-__all__ = ["Frame", "Neighbour", "Place", "dense_rank", "lag", "lead", "output_type", "rank", "row_number", "value_of"]
+__all__ = [
+    "Frame",
+    "Neighbour",
+    "Place",
+    "Share",
+    "cume_dist",
+    "dense_rank",
+    "lag",
+    "lead",
+    "ntile",
+    "output_type",
+    "percent_rank",
+    "rank",
+    "row_number",
+    "value_of",
+]
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,22 @@ class Place:
         return f"{self.name}()"
 
 
+class Share(Place):
+    """Where a record is in its group, by how many records the group has.
+
+    Attributes:
+        name: ``ntile``, ``percent_rank`` or ``cume_dist``.
+        num_tiles: Into how many parts ``ntile`` cuts the group; 0 for the others.
+    """
+
+    def __init__(self, name: str, num_tiles: int = 0) -> None:
+        super().__init__(name)
+        self.num_tiles = num_tiles
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.num_tiles or ''})"
+
+
 class Neighbour:
     """A value of the record that is some places before or behind in the group.
 
@@ -117,6 +148,28 @@ def rank() -> Place:
 def dense_rank() -> Place:
     """Return one more than how many different places in the order are before it."""
     return Place("dense_rank")
+
+
+def ntile(num_tiles: int) -> Share:
+    """Return in which of so many parts of its group a record is, from 1: the first ones have one more, if any has.
+
+    Raises:
+        ProgramError: If it is no number of parts.
+    """
+    if isinstance(num_tiles, bool) or not isinstance(num_tiles, int) or num_tiles < 1:
+        message = f"a group is cut into a whole number of parts, 1 or more; got {num_tiles!r}"
+        raise ProgramError(message)
+    return Share("ntile", num_tiles)
+
+
+def percent_rank() -> Share:
+    """Return which share of the other records of its group is before a record, of 0 to 1; 0 if there is no other."""
+    return Share("percent_rank")
+
+
+def cume_dist() -> Share:
+    """Return which share of its group is not behind a record: those before it, those equal in the order, and itself."""
+    return Share("cume_dist")
 
 
 def lag(value: Expression | str, offset: int = 1, default: Any = None) -> Neighbour:
@@ -155,7 +208,7 @@ def output_type(spec: Any, schema: pa.Schema) -> pa.DataType:
         TypeMismatchError: If it does not exist for the types.
     """
     if isinstance(spec, Place):
-        return pa.int64()
+        return pa.float64() if spec.name in ("percent_rank", "cume_dist") else pa.int64()
     if isinstance(spec, Aggregate):
         return spec.output_type(schema)
     kind = spec.value.output_type(schema)

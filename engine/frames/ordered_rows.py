@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..tables.columns import Integers, Truths
 from ..tables.ordering import SortKey
 from . import loops
-from .frame_calls import Frame, Neighbour
+from .frame_calls import Frame, Neighbour, Place, Share
 
 __all__ = ["OrderedRows", "first_of_runs"]
 
 _ENDS = np.iinfo(np.int64)
+_Shares = npt.NDArray[np.float64]
 
 
 class OrderedRows:
@@ -46,14 +48,29 @@ class OrderedRows:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def places(self, name: str, piece: slice) -> Integers:
-        """Return the places of some rows in their partitions, from 1: ``row_number``, ``rank`` or ``dense_rank``."""
+    def places(self, spec: Place, piece: slice) -> Integers | _Shares:
+        """Return the places of some rows in their partitions."""
         starts = self.starts[piece]
-        if name == "row_number":
+        if isinstance(spec, Share):
+            return self._shares(spec, piece)
+        if spec.name == "row_number":
             return np.arange(piece.start, piece.stop, dtype=np.int64) - starts + 1
-        if name == "rank":
+        if spec.name == "rank":
             return self.peers[piece] - starts + 1
         return self._numbers[piece] - self._numbers[starts] + 1
+
+    def _shares(self, spec: Share, piece: slice) -> Integers | _Shares:
+        starts, sizes = self.starts[piece], self.ends[piece] - self.starts[piece]
+        if spec.name == "percent_rank":
+            return (self.peers[piece] - starts) / np.maximum(sizes - 1, 1)
+        if spec.name == "cume_dist":
+            return (self.peer_ends[piece] - starts) / sizes
+        here = np.arange(piece.start, piece.stop, dtype=np.int64) - starts
+        small, num_large = np.divmod(sizes, spec.num_tiles)
+        # The first parts have a row more; where there are more parts than rows, each row is one.
+        in_large = num_large * (small + 1)
+        behind = num_large + (here - in_large) // np.maximum(small, 1)
+        return np.where(here < in_large, here // (small + 1), behind) + 1
 
     @cached_property
     def _numbers(self) -> Integers:

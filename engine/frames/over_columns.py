@@ -44,7 +44,7 @@ class OverColumns:
     def pieces(self, spec: Any, kind: pa.DataType) -> Iterator[pa.Array]:
         """Yield a new column."""
         if isinstance(spec, Place):
-            yield from (pa.array(self._rows.places(spec.name, piece), kind) for piece in self.slices())
+            yield from (pa.array(self._rows.places(spec, piece), kind) for piece in self.slices())
         elif isinstance(spec, Neighbour):
             yield from (self._rows.neighbours(spec, self._columns, piece).cast(kind) for piece in self.slices())
         elif folds(spec):

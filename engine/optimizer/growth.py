@@ -100,7 +100,7 @@ _JOINS = (
 )
 _WAITING = "rows until the watermark has passed them"
 _FRAMES = "RANGE BETWEEN INTERVAL ... PRECEDING AND CURRENT ROW, whose rows go with time"
-_OVER = "ORDER BY the event time of rows that only come, without LEAD and frames behind the row; or a Top-N around it"
+_OVER = "ORDER BY the event time of rows that only come, without LEAD, NTILE and frames behind the row; or a Top-N"
 _TTL = f"SET '{SETTING}', or a hint STATE_TTL, after which what was not written is forgotten, and with it exactness"
 _TOP = "put the Top-N on rows that only come, or above GROUP BY"
 

@@ -5,9 +5,11 @@ Source: Flink's ``FlinkChangelogModeInferenceProgram``, ``FlinkRelMdWindowProper
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..columns.expressions import Expression
 from ..errors import ProgramError
-from ..frames.frame_calls import Frame, Neighbour
+from ..frames.frame_calls import Frame, Neighbour, Share
 from ..functions.aggregates.contract import Aggregate
 from ..plan.match_nodes import MatchRecognize
 from ..plan.plan import Aggregation, Distinct, FilterColumns, Node, OverGroups, Select, Sort, TableSource, Union
@@ -125,10 +127,15 @@ def is_timed(node: OverGroups) -> bool:
     rows = node.inputs[0]
     if len(node.orders) != 1 or not node.orders[0].ascending or node.orders[0].column not in event_times(rows):
         return False
-    if any(isinstance(one, Neighbour) and one.offset > 0 for one in node.columns.values()) or takes_back(rows):
+    if any(map(_asks_for_rows_behind, node.columns.values())) or takes_back(rows):
         return False
     aggregates = [one for one in node.columns.values() if isinstance(one, Aggregate)]
     return not aggregates or (_ends_with_its_row(node.frame) and all(map(_folds, aggregates)))
+
+
+def _asks_for_rows_behind(spec: Any) -> bool:
+    """Whether a place or neighbour goes by rows behind its own."""
+    return isinstance(spec, Share) or (isinstance(spec, Neighbour) and spec.offset > 0)
 
 
 def _ends_with_its_row(frame: Frame | None) -> bool:

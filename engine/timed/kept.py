@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.state.errors import ProgramError
 
-from ..frames.frame_calls import Frame, Neighbour, Place
+from ..frames.frame_calls import Frame, Neighbour, Place, Share
 from ..functions.aggregates.contract import Aggregate
 
 __all__ = ["Kept", "kept_for"]
@@ -41,6 +41,10 @@ def kept_for(columns: Mapping[str, Any], frame: Frame | None) -> Kept:
         ProgramError: If a row would have to wait for later ones, or columns are of several kinds.
     """
     specs = list(columns.values())
+    shares = [one for one in specs if isinstance(one, Share)]
+    if shares:
+        message = f"{shares[0]!r} waits for all rows of its group, and is not supported by event time"
+        raise ProgramError(message, hint="the operator over changes updates it, and batch mode runs it")
     if specs and all(isinstance(one, Place) for one in specs):
         return Kept(is_folded=True)
     if specs and all(isinstance(one, Neighbour) for one in specs):

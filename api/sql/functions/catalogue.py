@@ -37,7 +37,6 @@ ABSENT: dict[str, str] = {
     "INET_ATON": "not yet",
     "INET_NTOA": "not yet",
     "GROUP_ID": "not yet; GROUPING_ID tells grouping sets apart",
-    **dict.fromkeys(("CUME_DIST", "PERCENT_RANK", "NTILE"), "not yet"),
     "ML_PREDICT": "there are no models in catalogs; a udf calls one",
     **{
         f"BITMAP_{name}": _BITMAP
@@ -142,6 +141,9 @@ SYNTAX: dict[str, tuple[Syntax, ...]] = {
     ),
     "Windows": (
         Syntax("ROW_NUMBER(), RANK(), DENSE_RANK() OVER (...)", "The place in an order."),
+        Syntax("NTILE(n), PERCENT_RANK(), CUME_DIST() OVER (...)",
+               "In which of n equal parts of the partition a row is; which share of the others is before it; which "
+               "share is not behind it.", "on streams, too, where they are updated as rows come"),
         Syntax("LAG(a[, offset[, default]]), LEAD(...) OVER (...)", "The value of a row before or behind.",
                "LEAD on streams, too"),
     ),

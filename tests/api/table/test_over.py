@@ -8,12 +8,14 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from campaigns import examples
+from campaigns import campaign, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from query_kit import FailsNowAndThen
 
+from headrace import RestartStrategies
 from headrace.connectors.datagen import GeneratorSource
-from headrace.table import TableEnvironment
+from headrace.table import TableEnvironment, udf
 
 # Where rows of one time are told apart, none are equal in the order.
 BY_TIME = (
@@ -54,6 +56,16 @@ NEIGHBOURS = """
     SELECT id, LAG(v) OVER w AS a, LAG(s, 2) OVER w AS b, LAG(v, 1, 7) OVER w AS c, ROW_NUMBER() OVER w AS n,
            FIRST_VALUE(id) OVER w AS f, LAST_VALUE(id) OVER w AS l FROM e
 """
+SHARES = """
+    SELECT id, PERCENT_RANK() OVER w AS p, CUME_DIST() OVER w AS c FROM e
+"""
+TILES = """
+    SELECT id, NTILE(3) OVER w AS t, NTILE(7) OVER w + id AS u, CUME_DIST() OVER w * 2 AS c FROM e
+"""
+OF_ALL = [
+    (SHARES, "PARTITION BY k ORDER BY v"), (SHARES, "ORDER BY ts DESC"), (TILES, "PARTITION BY k ORDER BY ts"),
+    (TILES, "PARTITION BY s ORDER BY v DESC, id"),
+]  # fmt: skip
 IN_ANY_MODE = [
     *((AGGREGATES, window) for window in BY_TIME), *((AGGREGATES, window) for window in BY_PLACE),
     *((PLACES, window) for window in BY_TIME[:3]), (NEIGHBOURS, "PARTITION BY k ORDER BY ts"),
@@ -121,9 +133,9 @@ def on_a_stream(query: str, table: pa.Table, size: int = 3, delay: str = "20 s",
     return Counter(tuple(row) for _, *row in changes)
 
 
-@pytest.mark.parametrize(("calls", "window"), [*IN_ANY_MODE, *((AGGREGATES, window) for window in IN_BATCH)])
+@pytest.mark.parametrize(("calls", "window"), [*IN_ANY_MODE, *OF_ALL, *((AGGREGATES, window) for window in IN_BATCH)])
 def test_batch_gives_what_duckdb_gives(calls, window):
-    table = table_of(SAMPLE, unique="ROWS" in window or calls is NEIGHBOURS)
+    table = table_of(SAMPLE, unique="ROWS" in window or calls in (NEIGHBOURS, TILES))
     query = query_of(calls, window)
     assert in_batch_mode(query, table) == by_duckdb(query, table)
 
@@ -131,15 +143,15 @@ def test_batch_gives_what_duckdb_gives(calls, window):
 @pytest.mark.parametrize(("calls", "window"), IN_ANY_MODE)
 @pytest.mark.sampled(3)
 def test_a_stream_gives_what_batch_gives(calls, window):
-    table = table_of(SAMPLE, unique="ROWS" in window or calls is NEIGHBOURS)
+    table = table_of(SAMPLE, unique="ROWS" in window or calls in (NEIGHBOURS, TILES))
     query = query_of(calls, window)
     assert on_a_stream(query, table) == in_batch_mode(query, table)
 
 
-@given(case=st.sampled_from([*IN_ANY_MODE, *((AGGREGATES, window) for window in IN_BATCH)]), rows=rows_of)
+@given(case=st.sampled_from([*IN_ANY_MODE, *OF_ALL, *((AGGREGATES, window) for window in IN_BATCH)]), rows=rows_of)
 def test_batch_gives_what_duckdb_gives_of_any_rows(case, rows):
     calls, window = case
-    table = table_of(rows, unique="ROWS" in window or calls is NEIGHBOURS)
+    table = table_of(rows, unique="ROWS" in window or calls in (NEIGHBOURS, TILES))
     query = query_of(calls, window)
     assert in_batch_mode(query, table) == by_duckdb(query, table)
 
@@ -147,7 +159,7 @@ def test_batch_gives_what_duckdb_gives_of_any_rows(case, rows):
 @given(case=st.sampled_from(IN_ANY_MODE), rows=rows_of, size=st.integers(1, 5), seed=st.integers(0, 9))
 def test_a_stream_gives_what_duckdb_gives_of_any_rows(case, rows, size, seed):
     calls, window = case
-    table = table_of(rows, unique="ROWS" in window or calls is NEIGHBOURS)
+    table = table_of(rows, unique="ROWS" in window or calls in (NEIGHBOURS, TILES))
     query = query_of(calls, window)
     found = on_a_stream(query, table, size, parallelism=3, actor_system="sim", seed=seed)
     assert found == by_duckdb(query, table)
@@ -203,6 +215,7 @@ def test_calls_over_one_window_are_one_step():
 
 
 CHANGING = [
+    *OF_ALL,
     *((AGGREGATES, window) for window in IN_BATCH), (PLACES, "PARTITION BY k ORDER BY v DESC, id"),
     (NEIGHBOURS, "PARTITION BY k ORDER BY id DESC"), (NEIGHBOURS.replace("LAG", "LEAD"), "PARTITION BY k ORDER BY ts"),
 ]  # fmt: skip
@@ -250,6 +263,28 @@ def test_rows_that_change_are_taken_back(window):
     assert at_the_end_of_a_stream(query, table) == in_batch_mode(query, table)
 
 
+@pytest.mark.parametrize("backend", [campaign("heap"), campaign("rocksdb")])
+def test_shares_of_rows_that_change_go_on_through_failures(backend, tmp_path):
+    query = """
+        SELECT {shaky} AS k, n, v, NTILE(3) OVER w AS t, PERCENT_RANK() OVER w AS p, CUME_DIST() OVER w AS c
+        FROM (SELECT k, id % 9 AS r, COUNT(*) AS n, MAX(v) AS v FROM e WHERE k IS NOT NULL GROUP BY k, id % 9)
+        WINDOW w AS (PARTITION BY k ORDER BY n, v, r)
+    """
+    table = table_of(SAMPLE * 3, unique=True)
+    with TableEnvironment.create(parallelism=3, actor_system="sim", seed=7) as env:
+        streams = env.stream_environment
+        streams.set_state_backend(backend)
+        streams.enable_checkpointing(10, directory=tmp_path / "checkpoints")
+        streams.set_restart_strategy(RestartStrategies.fixed_delay_restart(10, 1))
+        source = GeneratorSource.batches(Rows(table), table.num_rows, number_of_splits=2, batch_size=3)
+        env.create_temporary_view("e", streams.from_source(source, type_info=table.schema))
+        shaky = FailsNowAndThen(tmp_path / "calls", (30, 90, 200))
+        env.create_temporary_function("shaky", udf(shaky, result_type="BIGINT"))
+        found = multiset(env.execute_sql(query.format(shaky="shaky(k)")).to_arrow())
+    assert (tmp_path / "calls").stat().st_size > 200
+    assert found == by_duckdb(query.format(shaky="k"), table)
+
+
 def test_a_plan_says_what_a_changing_over_keeps():
     with TableEnvironment.create(parallelism=2, actor_system="local") as env:
         source = GeneratorSource.batches(Rows(table_of(SAMPLE, unique=True)), len(SAMPLE), batch_size=3)
@@ -269,7 +304,11 @@ def test_a_plan_says_what_a_changing_over_keeps():
         ("SUM(v) OVER (ORDER BY s RANGE BETWEEN 1 PRECEDING AND CURRENT ROW)", "times or whole numbers"),
         ("RANK() OVER (PARTITION BY k)", "RANK goes by an order"),
         ("LAG() OVER (ORDER BY ts)", "LAG needs an argument"),
-        ("NTILE(4) OVER (ORDER BY ts)", "NTILE is not supported: not yet"),
+        ("NTILE(4) OVER (PARTITION BY k)", "NTILE goes by an order"),
+        ("NTILE() OVER (ORDER BY ts)", "NTILE takes one argument; got 0"),
+        ("NTILE(id) OVER (ORDER BY ts)", "the number of parts must be a literal"),
+        ("NTILE(0) OVER (ORDER BY ts)", "whole number of parts, 1 or more; got 0"),
+        ("CUME_DIST(id) OVER (ORDER BY ts)", "CUME_DIST takes no arguments; got 1"),
         ("LAST_VALUE(DISTINCT v) OVER (ORDER BY ts)", r"LAST_VALUE\(DISTINCT \.\.\.\) is not supported"),
     ],
 )

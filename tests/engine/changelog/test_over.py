@@ -30,15 +30,27 @@ from headrace.engine.changelog import partition_rows
 from headrace.engine.changelog.over_changes import ChangingOver
 from headrace.engine.columns.records import RowKind
 from headrace.engine.errors import ProgramError, TypeMismatchError, UserFunctionError
-from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, lead, rank, row_number
+from headrace.engine.frames.frame_calls import (
+    Frame,
+    cume_dist,
+    dense_rank,
+    lag,
+    lead,
+    ntile,
+    percent_rank,
+    rank,
+    row_number,
+)
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.tables import row_store, run_log
 from headrace.engine.tables.row_store import RowStore
 
 INS, UB, UA, D = RowKind
-MAKERS = {"row_number": row_number, "rank": rank, "dense_rank": dense_rank, "lag": lag, "lead": lead, "count": f.count,
+MAKERS = {"row_number": row_number, "rank": rank, "dense_rank": dense_rank, "ntile": ntile,
+          "percent_rank": percent_rank, "cume_dist": cume_dist, "lag": lag, "lead": lead, "count": f.count,
           "sum": f.sum, "avg": f.avg, "min": f.min, "max": f.max, "count_distinct": f.count_distinct, "first": f.first,
           "last": f.last}  # fmt: skip
+PLACES = ["row_number", "rank", "dense_rank", "ntile", "percent_rank", "cume_dist"]
 OF_NUMBERS = ["int", "small", "float", "decimal"]
 
 
@@ -82,7 +94,8 @@ def run_over(seed, backend, monkeypatch):
     if frame is not None and frame.is_range:
         orders = [(column, ascending, None) for column, ascending, _ in orders]
     specs = [draw_spec(rng, num_keys + num_orders + index, kind) for index, kind in enumerate(others)]
-    specs += [(rng.choice(["row_number", "rank", "dense_rank"]), None)] if rng.random() < 0.5 else [("count", None)]
+    place = rng.choice([*PLACES, *["count"] * len(PLACES)])
+    specs += [(place, None, rng.randint(1, 5))] if place == "ntile" else [(place, None)]
     changelog, fed = Changelog(rng, kinds, takes_back=rng.random() < 0.7), Changelog(rng, kinds)
     names = [f"c{index}" for index in range(num_keys)]
     operator = ChangingOver(

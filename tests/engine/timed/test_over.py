@@ -18,7 +18,7 @@ from timed_oracles import over
 
 from headrace.engine.columns.records import MAX_TIMESTAMP, Batch, Watermark
 from headrace.engine.errors import ProgramError, UserFunctionError
-from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, lead, rank, row_number
+from headrace.engine.frames.frame_calls import Frame, dense_rank, lag, lead, ntile, rank, row_number
 from headrace.engine.functions.aggregates import built_in as f
 from headrace.engine.tables import row_store, run_log
 from headrace.engine.timed import over_by_time_state
@@ -235,6 +235,7 @@ def test_rows_of_before_the_end_of_a_drained_program_find_what_is_kept():
     ("columns", "frame", "message"),
     [
         ({"n": lead("v")}, None, "LEAD waits for rows"),
+        ({"n": ntile(4)}, None, r"ntile\(4\) waits for all rows"),
         ({"n": f.sum("v")}, Frame(-1, 1), "is not supported on streams"),
         ({"n": f.sum("v")}, Frame(None, -1), "is not supported on streams"),
         ({"n": f.sum("v"), "m": row_number()}, None, "by operators of their own"),
