@@ -16,6 +16,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from campaigns import campaign
 from free_ports import free_port
 from repository import NOTEBOOKS, expected_delays
 
@@ -31,9 +32,17 @@ def delays_in(folder):
     return sorted((row["origin"], row["flights"], row["worst_delay"]) for row in rows)
 
 
-def test_as_a_script(tmp_path):
+@pytest.mark.parametrize("where", ["on a Ray that runs", campaign("on a Ray of its own")])
+def test_as_a_script(where, ray_session, tmp_path):
+    import ray
+
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    if where == "on a Ray that runs":
+        environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     command = [sys.executable, "-m", "headrace.cli", "run", PROGRAM, "out"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=BOUND_S, check=False)
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     assert "finished after" in ran.stdout
     ends = [line for line in ran.stderr.splitlines() if line.startswith("delays per airport: FINISHED")]
