@@ -18,6 +18,14 @@ from typing import Any
 from .aggregate_functions import AggregateFunction, udaf
 from .environment import TableEnvironment
 from .expressions.expression import Expression, call, col, expr, lit
+from .expressions.grouped_tables import (
+    AggregatedTable,
+    AggregatedWindows,
+    GroupedTable,
+    OverWindowedTable,
+    WindowedTable,
+    WindowGroupedTable,
+)
 from .expressions.table_windows import (
     CURRENT_RANGE,
     CURRENT_ROW,
@@ -34,16 +42,7 @@ from .expressions.table_windows import (
 from .functions import ScalarFunction, TableFunction, udf, udtf
 from .inserting import StatementSet
 from .result import TableResult
-from .table import (
-    AggregatedTable,
-    AggregatedWindows,
-    GroupedTable,
-    OverWindowedTable,
-    Table,
-    TablePipeline,
-    WindowedTable,
-    WindowGroupedTable,
-)
+from .table import Table, TablePipeline
 from .table_descriptors import DataTypes, EnvironmentSettings, FormatDescriptor, Schema, TableDescriptor
 
 __all__ = [

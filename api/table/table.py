@@ -3,7 +3,7 @@
 Each verb writes a small query over the tables before it (`table`; `left` and `right` of two) and has it bound, so that
 a mistake is told where it is made, with the query that the verb has written.
 
-Source: PyFlink's ``Table``, ``GroupedTable``, ``GroupWindowedTable``, ``OverWindowedTable``.
+Source: PyFlink's ``Table``.
 """
 
 from __future__ import annotations
@@ -24,25 +24,22 @@ from ..jobs.notebook_output import LiveOutput
 from ..sql.functions.registry import SqlFunction
 from ..sql.parsing.sql_types import sql_name
 from ..sql.relations import Relation
-from .expressions.expression import Expression, as_expression, col, expr
-from .expressions.rendering import Rendering, WindowPart, quoted
+from .expressions.expression import Expression, col
+from .expressions.grouped_tables import (
+    AggregatedTable,
+    Given,
+    GroupedTable,
+    OverWindowedTable,
+    WindowedTable,
+    expression_of,
+    listed,
+    spread,
+)
+from .expressions.rendering import Rendering, quoted
 from .expressions.table_windows import GroupWindow, OverWindow
 from .result import TableResult
 
-__all__ = [
-    "AggregatedTable",
-    "AggregatedWindows",
-    "GroupedTable",
-    "OverWindowedTable",
-    "Program",
-    "Table",
-    "TablePipeline",
-    "WindowGroupedTable",
-    "WindowedTable",
-]
-
-Given = Expression | str
-"""An expression; a text is one of SQL."""
+__all__ = ["Program", "Table", "TablePipeline"]
 
 
 class Program(Protocol):
@@ -145,9 +142,9 @@ class Table:
 
     def add_or_replace_columns(self, *columns: Given) -> Table:
         """Return the rows with further columns; one of a name that is there takes its place."""
-        listed = self._columns_of(columns)
-        new = self._selected(listed).schema.names
-        given = dict(zip(new, listed, strict=True))
+        chosen = self._columns_of(columns)
+        new = self._selected(chosen).schema.names
+        given = dict(zip(new, chosen, strict=True))
         kept = [given.pop(name, col(name)).alias(name) for name in self.schema.names]
         return self._selected([*kept, *given.values()])
 
@@ -173,7 +170,7 @@ class Table:
         return self._selected([col(old).alias(new) for old, new in pairs])
 
     def _columns_of(self, given: Iterable[Given]) -> list[Expression]:
-        return [each for one in map(_expression, given) for each in one.columns_among(self.schema.names)]
+        return [each for one in map(expression_of, given) for each in one.columns_among(self.schema.names)]
 
     def _column_of(self, expression: Expression) -> str:
         name = expression.column if expression.column is not None else repr(expression)
@@ -186,8 +183,8 @@ class Table:
 
     def where(self, condition: Given) -> Table:
         """Return the rows for which a condition is true."""
-        rendering = self._rendering()
-        return self._of(f"SELECT * FROM `table` WHERE {_expression(condition).sql(rendering)}", rendering)
+        rendering = self.rendering()
+        return self.queried(f"SELECT * FROM `table` WHERE {expression_of(condition).sql(rendering)}", rendering)
 
     def filter(self, condition: Given) -> Table:
         """Return the rows for which a condition is true; another name of `where`."""
@@ -195,7 +192,7 @@ class Table:
 
     def distinct(self) -> Table:
         """Return each row once."""
-        return self._of("SELECT DISTINCT * FROM `table`")
+        return self.queried("SELECT DISTINCT * FROM `table`")
 
     def order_by(self, *orders: Given) -> Table:
         """Return the rows in an order: ``col("price").desc``. On a stream it counts for `fetch` and final tables.
@@ -229,10 +226,10 @@ class Table:
         return made
 
     def _in_order(self, orders: Sequence[Given], cut: str) -> Table:
-        rendering = self._rendering()
-        listed = [text for one in orders for text in self._order_texts(one, rendering)]
-        order = f" ORDER BY {', '.join(listed)}" if listed else ""
-        return self._of(f"SELECT * FROM `table`{order}{cut}", rendering)
+        rendering = self.rendering()
+        texts = [text for one in orders for text in self._order_texts(one, rendering)]
+        order = f" ORDER BY {', '.join(texts)}" if texts else ""
+        return self.queried(f"SELECT * FROM `table`{order}{cut}", rendering)
 
     def _order_texts(self, given: Given, rendering: Rendering) -> list[str]:
         """An order, or several, as SQL writes it; an event time is never NULL, and orders of it alone pass rows on."""
@@ -248,19 +245,19 @@ class Table:
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
-    def group_by(self, *keys: Given) -> GroupedTable:
+    def group_by(self, *keys: Given) -> GroupedTable[Table]:
         """Group the rows; `GroupedTable.select` says what becomes of the groups."""
         return GroupedTable(self, keys)
 
-    def aggregate(self, function: Given) -> AggregatedTable:
+    def aggregate(self, function: Given) -> AggregatedTable[Table]:
         """Aggregate all rows by one function; see `GroupedTable.aggregate`."""
         return self.group_by().aggregate(function)
 
-    def window(self, window: GroupWindow) -> WindowedTable:
+    def window(self, window: GroupWindow) -> WindowedTable[Table]:
         """Put the rows into windows, to be grouped by them: `Tumble`, `Slide`, `Session`."""
         return WindowedTable(self, window)
 
-    def over_window(self, *windows: OverWindow) -> OverWindowedTable:
+    def over_window(self, *windows: OverWindow) -> OverWindowedTable[Table]:
         """Say which rows aggregates look at for each row: `Over`."""
         return OverWindowedTable(self, windows)
 
@@ -284,9 +281,9 @@ class Table:
 
     def _joined(self, right: Table, word: str, on: Given | None) -> Table:
         _require_apart(self.schema.names, right.schema.names, "rename_columns or alias gives other names")
-        rendering = self._rendering(right)
-        condition = "" if on is None else f" ON {_expression(on).sql(rendering)}"
-        return self._of(f"SELECT * FROM `left` {word} `right`{condition}", rendering, right)
+        rendering = self.rendering(right)
+        condition = "" if on is None else f" ON {expression_of(on).sql(rendering)}"
+        return self.queried(f"SELECT * FROM `left` {word} `right`{condition}", rendering, right)
 
     # -- rows of rows --------------------------------------------------------------------------------------------------
 
@@ -296,8 +293,8 @@ class Table:
         Args:
             function: ``f(col("a")).alias("b")``; ``alias("b", "c")`` names the columns of a ROW.
         """
-        given = _expression(function)
-        return _spread(self._selected([given]), given.names)
+        given = expression_of(function)
+        return spread(self._selected([given]), given.names)
 
     def flat_map(self, function: Expression) -> Table:
         """Return the rows that a table function gives for each row, and nothing else.
@@ -324,11 +321,11 @@ class Table:
 
     def _with_rows(self, function: Expression, word: str, condition: str) -> Table:
         require_instance("a table function is called: f(col(...))", Expression, function)
-        rendering = self._rendering()
+        rendering = self.rendering()
         called = function.without_name(rendering)
         names = f"({', '.join(map(quoted, function.names))})" if function.names else ""
         text = f"SELECT * FROM `table` {word} LATERAL TABLE({called}) AS `$rows`{names}{condition}"
-        made = self._of(text, rendering)
+        made = self.queried(text, rendering)
         _require_apart(self.schema.names, made.schema.names[len(self.schema) :], "alias names the function's columns")
         return made
 
@@ -359,7 +356,7 @@ class Table:
         return self._with("EXCEPT ALL", right)
 
     def _with(self, words: str, right: Table) -> Table:
-        return self._of(f"SELECT * FROM `left` {words} SELECT * FROM `right`", Rendering(), right)
+        return self.queried(f"SELECT * FROM `left` {words} SELECT * FROM `right`", Rendering(), right)
 
     # -- results -------------------------------------------------------------------------------------------------------
 
@@ -401,20 +398,20 @@ class Table:
         if not columns:
             message = "a table has one column at least"
             raise ProgramError(message)
-        rendering = self._rendering()
-        return self._of(f"SELECT {_listed(columns, rendering)} FROM `table`", rendering)
+        rendering = self.rendering()
+        return self.queried(f"SELECT {listed(columns, rendering)} FROM `table`", rendering)
 
-    def _rendering(self, right: Table | None = None) -> Rendering:
-        """A query over this table, or over this and another one."""
+    def rendering(self, right: Table | None = None) -> Rendering:
+        """Return a query over this table, or over this and another one, to be written."""
         of = "`table`" if right is None else "`left` CROSS JOIN `right`"
 
         def kind_of(text: str, rendering: Rendering) -> pa.DataType:
-            return self._of(f"SELECT {text} FROM {of}", rendering, right).schema.field(0).type
+            return self.queried(f"SELECT {text} FROM {of}", rendering, right).schema.field(0).type
 
         return Rendering([*self.schema.names, *([] if right is None else right.schema.names)], kind_of)
 
-    def _of(self, text: str, rendering: Rendering | None = None, right: Table | None = None) -> Table:
-        """The rows of a query over this table, or over this and another one."""
+    def queried(self, text: str, rendering: Rendering | None = None, right: Table | None = None) -> Table:
+        """Return the rows of a query over ``table``, or over ``left`` and ``right``: this one and another one."""
         tables = {"table": self.relation} if right is None else {"left": self.relation, "right": self._beside(right)}
         functions = [] if rendering is None else rendering.named_functions()
         tables |= {} if rendering is None else {name: self._beside(one) for name, one in rendering.tables.items()}
@@ -444,148 +441,6 @@ class TablePipeline:
     def explain(self) -> str:
         """Return how the rows are made."""
         return self.rows.explain()
-
-
-class GroupedTable:
-    """Groups of rows; made by `Table.group_by`."""
-
-    def __init__(self, table: Table, keys: Sequence[Given]) -> None:
-        named = [one for one in map(_expression, keys) if one.is_named]
-        self._table = table.add_columns(*named) if named else table
-        new = self._table.schema.names[len(table.schema) :]
-        names = iter(new)
-        self._keys = [col(next(names)) if one.is_named else one for one in map(_expression, keys)]
-
-    def select(self, *columns: Given) -> Table:
-        """Return a row for each group, of its keys and aggregates: ``col("price").max.alias("best")``."""
-        rendering = self._table._rendering()
-        keys = ", ".join(one.sql(rendering) for one in self._keys)
-        grouped = f" GROUP BY {keys}" if keys else ""
-        return self._table._of(f"SELECT {_listed(columns, rendering)} FROM `table`{grouped}", rendering)
-
-    def aggregate(self, function: Given) -> AggregatedTable:
-        """Aggregate the groups by one function; `AggregatedTable.select` says what becomes of its result.
-
-        Args:
-            function: ``f(col("a")).alias("b")``; ``alias("b", "c")`` names the columns of a ROW that it gives.
-        """
-        return AggregatedTable(self, self._keys, _expression(function))
-
-
-class AggregatedTable:
-    """Groups and the result of a function; made by `GroupedTable.aggregate`."""
-
-    def __init__(self, groups: GroupedTable, keys: Sequence[Expression], function: Expression) -> None:
-        self._groups = groups
-        self._keys = keys
-        self._function = function
-
-    def select(self, *columns: Given) -> Table:
-        """Return a row for each group, of its keys and the columns of the function's result."""
-        return _spread(self._groups.select(*self._keys, self._function), self._function.names).select(*columns)
-
-
-class WindowedTable:
-    """Rows in windows; made by `Table.window`."""
-
-    def __init__(self, table: Table, window: GroupWindow) -> None:
-        self._table = table
-        self._window = window
-
-    def group_by(self, *keys: Given) -> WindowGroupedTable:
-        """Group the rows by the window, ``col("w")``, and further keys."""
-        return WindowGroupedTable(self._table, self._window, [_expression(one) for one in keys])
-
-
-class WindowGroupedTable:
-    """Groups of windows; made by `WindowedTable.group_by`."""
-
-    def __init__(self, table: Table, window: GroupWindow, keys: Sequence[Expression]) -> None:
-        if all(one.column != window.name for one in keys):
-            message = f"group_by names the window: col({window.name!r})"
-            raise ProgramError(message)
-        self._table = table
-        self._window = window
-        self._keys = keys
-
-    def select(self, *columns: Given) -> Table:
-        """Return a row for each group: ``col("w").start``, its keys, its aggregates."""
-        rendering = self._table._rendering()
-        window, rendering.windows = self._window.texts(rendering)
-        keys = [window if one.column == self._window.name else one.sql(rendering) for one in self._keys]
-        text = f"SELECT {_listed(columns, rendering)} FROM `table` GROUP BY {', '.join(keys)}"
-        return self._table._of(text, rendering)
-
-    def aggregate(self, function: Given) -> AggregatedWindows:
-        """Aggregate the groups by one function; `AggregatedWindows.select` says what becomes of its result.
-
-        Args:
-            function: ``f(col("a")).alias("b")``; ``alias("b", "c")`` names the columns of a ROW that it gives.
-        """
-        name = str(self._window.name)
-        parts = {WindowPart(name, part): f"$window_{part.lower()}" for part in ("START", "END", "ROWTIME")}
-        borders = [Expression(part).alias(column) for part, column in parts.items()]
-        keys = [one for one in self._keys if one.column != name]
-        given = _expression(function)
-        made = _spread(self.select(*borders, *keys, given), given.names)
-        return AggregatedWindows(made, {part: quoted(column) for part, column in parts.items()})
-
-
-class AggregatedWindows:
-    """Groups of windows and the result of a function; made by `WindowGroupedTable.aggregate`."""
-
-    def __init__(self, table: Table, parts: dict[WindowPart, str]) -> None:
-        self._table = table
-        self._parts = parts
-
-    def select(self, *columns: Given) -> Table:
-        """Return a row for each group: ``col("w").start``, its keys, and the columns of the function's result."""
-        rendering = self._table._rendering()
-        rendering.windows = self._parts
-        return self._table._of(f"SELECT {_listed(columns, rendering)} FROM `table`", rendering)
-
-
-class OverWindowedTable:
-    """Rows with windows that aggregates look at; made by `Table.over_window`."""
-
-    def __init__(self, table: Table, windows: Sequence[OverWindow]) -> None:
-        self._table = table
-        self._windows = windows
-
-    def select(self, *columns: Given) -> Table:
-        """Return a row for each row: ``col("price").sum.over(col("w"))``."""
-        rendering = self._table._rendering()
-        parts: dict[WindowPart, str] = dict(one.part(rendering) for one in self._windows)
-        rendering.windows = parts
-        return self._table._of(f"SELECT {_listed(columns, rendering)} FROM `table`", rendering)
-
-
-def _expression(given: Given) -> Expression:
-    return expr(given) if isinstance(given, str) else as_expression(given)
-
-
-def _spread(table: Table, names: Sequence[str]) -> Table:
-    """The fields of a table's last column, if it is a ROW, as columns; the first ones have other names."""
-    result = table.schema[-1]
-    if not pa.types.is_struct(result.type):
-        _require_names(names, 1)
-        return table
-    fields = [field.name for field in result.type]
-    _require_names(names, len(fields))
-    parts = [
-        col(result.name).get(old).alias(new) for old, new in zip(fields, [*names, *fields[len(names) :]], strict=True)
-    ]
-    return table.select(*map(col, table.schema.names[:-1]), *parts)
-
-
-def _require_names(names: Sequence[str], count: int) -> None:
-    if len(names) > count:
-        message = f"the function gives {count} column{'s' * (count != 1)} and gets {len(names)} names"
-        raise ProgramError(message)
-
-
-def _listed(columns: Iterable[Given], rendering: Rendering) -> str:
-    return ", ".join(_expression(one).sql(rendering) for one in columns)
 
 
 def _whole(count: int) -> int:
