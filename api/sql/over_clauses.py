@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.engine.columns.expressions import col
+from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import nearest
 from headrace.engine.frames.frame_calls import (
     Frame,
@@ -29,16 +29,27 @@ from headrace.engine.plan.plan import Order
 
 from .constructors import JSON_AGGREGATES
 from .contract import Queries
-from .expressions import ExpressionBinder, interval_ms, whole_number
+from .expressions import ExpressionBinder, interval_ms, is_aggregate_call, whole_number
 from .functions.aggregates import AGGREGATES, aggregate_call
 from .functions.catalogue import ABSENT, absent
 from .functions.contract import Typed, constant
 from .functions.operators import is_null
+from .functions.registry import FunctionRegistry
 from .parsing.errors import SqlError, SqlText
+from .parsing.names import COUNT_WINDOW
 from .relations import Relation, unique_names
 from .scope import Scope
+from .window_functions import require_time
 
-__all__ = ["OverBinder", "frame_of", "orders_of", "over_calls", "unusual_nulls", "with_named_windows"]
+__all__ = [
+    "CountWindow",
+    "OverBinder",
+    "frame_of",
+    "orders_of",
+    "over_calls",
+    "unusual_nulls",
+    "with_named_windows",
+]
 
 _PLACES = {"ROW_NUMBER": row_number, "RANK": rank, "DENSE_RANK": dense_rank}
 _SHARES: dict[str, Callable[..., Share]] = {"NTILE": ntile, "PERCENT_RANK": percent_rank, "CUME_DIST": cume_dist}
@@ -308,6 +319,88 @@ def _bound(spec: Any, which: str, text: SqlText, *, is_range: bool) -> int | Non
             raise SqlError(message, hint="RANGE BETWEEN takes an interval")
         size = interval_ms(value) if size is None else size
     return -size if side == "PRECEDING" else size
+
+
+class CountWindow(NamedTuple):
+    """Windows of so many rows of each key, in the order of their time: frames of the rows that fill a window.
+
+    What has been kept of a key are the rows that the next windows have in common with the last one, and those that
+    have come since.
+
+    Attributes:
+        time: What rows go by.
+        size: How many rows a window has.
+        slide: How many rows behind the one before each begins; the first one begins with the first row.
+        keys: The other expressions of GROUP BY.
+
+    Source: Flink's ``CountSlidingWindowAssigner``; windows that are not full give nothing.
+    """
+
+    time: Any
+    size: int
+    slide: int
+    keys: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, trees: Sequence[Any]) -> CountWindow | None:
+        """Return the one that GROUP BY names; None without one."""
+        for one in trees:
+            if isinstance(one, exp.Anonymous) and one.name == COUNT_WINDOW:
+                time, size, slide = one.expressions
+                keys = tuple(key for key in trees if key is not one)
+                return cls(time, int(size.name), int(slide.name), keys)
+        return None
+
+    def require_time(self, binder: ExpressionBinder) -> None:
+        """See that rows have an order by the time.
+
+        Raises:
+            SqlError: If it is no time attribute.
+        """
+        structure = binder.bind(self.time).expression.structure
+        column = next((one for one in binder.scope.columns if structure == ("col", one.column)), None)
+        if column is None:
+            message = "a window in GROUP BY is of a column"
+            raise SqlError(message)
+        require_time(column)
+
+    @property
+    def place(self) -> exp.Window:
+        """The number of a row among those of its key."""
+        return self._over(exp.Anonymous(this="ROW_NUMBER"), None)
+
+    def of_frames(self, tree: Any, functions: FunctionRegistry) -> Any:
+        """Return an expression over groups as one over the frame that each row ends.
+
+        Raises:
+            SqlError: If an aggregate has a FILTER.
+        """
+        frame = exp.WindowSpec(
+            kind="ROWS", start=exp.Literal.number(self.size - 1), start_side="PRECEDING", end="CURRENT ROW"
+        )
+
+        def framed(one: Any) -> Any:
+            if not is_aggregate_call(one, functions):
+                return one
+            if isinstance(one, exp.Filter):
+                message = "FILTER in windows of so many rows is not supported"
+                raise SqlError(message, hint="aggregate a CASE, if_then_else(...), which is NULL for the others")
+            return self._over(one.copy(), frame)
+
+        return tree.copy().transform(framed, copy=False)
+
+    def _over(self, call: exp.Expression, frame: exp.WindowSpec | None) -> exp.Window:
+        return exp.Window(
+            this=call,
+            partition_by=[key.copy() for key in self.keys],
+            order=exp.Order(expressions=[exp.Ordered(this=self.time.copy())]),
+            spec=None if frame is None else frame.copy(),
+        )
+
+    def is_end(self, place: Typed) -> Expression:
+        """Return whether a row is the last one of a window, by its number."""
+        number = place.expression
+        return (number >= self.size) & ((number - self.size) % self.slide == 0)
 
 
 class _Known(ExpressionBinder):

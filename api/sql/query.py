@@ -33,7 +33,7 @@ from .group_by import GroupedBinder, has_aggregates, window_call
 from .grouping_sets import expanded_keys, key_sets
 from .hints import StateTtls, hint_notes
 from .order_by import OrderBy, orders_of_result
-from .over_clauses import OverBinder, over_calls, with_named_windows
+from .over_clauses import CountWindow, OverBinder, over_calls, with_named_windows
 from .parsing.errors import SqlError, SqlText
 from .parsing.understood import require_understood
 from .relations import Builder, Relation, plain, unique_names
@@ -248,6 +248,9 @@ class _Select:
     def _over_rows(self, relation: Relation) -> Relation:
         projections = self._projections(relation.scope)
         having = self._tree.args.get("having")
+        counted = CountWindow.of(self._group_trees())
+        if counted is not None:
+            return self._in_count_windows(relation, projections, counted)
         binder: ExpressionBinder
         if self._is_grouped([tree for tree, _ in projections]):
             relation, binder, projections = self._grouped(relation, projections, having)
@@ -435,6 +438,22 @@ class _Select:
         if condition is not None and drops:
             found = Relation(self._builder.filtered(found.node, condition.expression), found.scope)
         return found, binder, projections
+
+    def _in_count_windows(
+        self, relation: Relation, projections: list[tuple[Any, str]], window: CountWindow
+    ) -> Relation:
+        """Groups of so many rows: of the rows that end one, with aggregates over its rows."""
+        binder = self._queries.binder(relation.scope)
+        window.require_time(binder)
+        self._tree = self._tree.copy()
+        self._tree.set("group", exp.Group(expressions=list(window.keys)))
+        self._grouped(relation, projections, None)  # refuses what is neither a key nor of an aggregate
+        self._tree.set("group", None)
+        place = window.place
+        framed = [(window.of_frames(tree, self._functions), name) for tree, name in projections]
+        relation, known = OverBinder(self._queries, relation, binder).bound([*(tree for tree, _ in framed), place])
+        ends = self._builder.filtered(relation.node, window.is_end(known.bind(place)))
+        return self._selected(Relation(ends, relation.scope), known, framed)
 
     def _with_ttl(self, node: Node) -> Node:
         """Groups that live as long as the hint says."""

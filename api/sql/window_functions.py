@@ -19,7 +19,7 @@ from .parsing.sql_types import sql_name
 from .relations import Builder, Relation
 from .scope import Scope, ScopeColumn
 
-__all__ = ["is_window_function", "legacy_window", "window_arguments", "window_of", "windowed"]
+__all__ = ["is_window_function", "legacy_window", "require_time", "window_arguments", "window_of", "windowed"]
 
 _NAMES = {
     WindowKind.TUMBLE: ("DATA", "TIMECOL", "SIZE", "OFFSET"),
@@ -66,7 +66,7 @@ def window_of(kind: WindowKind, given: dict[str, Any], scope: Scope, text: SqlTe
     """Return the windows that a function's arguments say."""
     column = _descriptor(given["TIMECOL"], scope, text)
     with text.at(given["TIMECOL"]):
-        _require_time(column)
+        require_time(column)
     partition = given["DATA"].args.get("partition") if isinstance(given["DATA"], exp.Table) else None
     keys = () if partition is None else tuple(scope.find([one.name])[0].column for one in partition.expressions)
     lengths: dict[str, int] = {}
@@ -85,7 +85,12 @@ def _descriptor(tree: Any, scope: Scope, text: SqlText) -> ScopeColumn:
         return scope.find([tree.expressions[0].name])[0]
 
 
-def _require_time(column: ScopeColumn) -> None:
+def require_time(column: ScopeColumn) -> None:
+    """See that windows can go by a column.
+
+    Raises:
+        SqlError: If it is neither the event time of its rows nor their processing time.
+    """
     if not pa.types.is_timestamp(column.kind):
         message = f"windows need a time; {column.name!r} is {sql_name(column.kind)}"
         raise SqlError(message)
@@ -139,7 +144,7 @@ def legacy_window(tree: exp.Anonymous, column: ScopeColumn, text: SqlText, keys:
         message = f"{kind.value} in GROUP BY takes a time and {' and '.join(names).lower()}"
         raise text.error(message, tree)
     with text.at(tree.expressions[0]):
-        _require_time(column)
+        require_time(column)
     lengths = {}
     for name, argument in given.items():
         with text.at(argument):

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 from .errors import SqlError
 
-__all__ = ["parts_of", "path_of", "quoted"]
+__all__ = ["COUNT_WINDOW", "parts_of", "path_of", "quoted"]
+
+COUNT_WINDOW = "$ROWS"
+"""What the Table API writes in GROUP BY for windows of so many rows, which SQL has not: of a time, size and slide."""
 
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 

@@ -175,7 +175,7 @@ class WindowGroupedTable(Generic[T]):
             function: ``f(col("a")).alias("b")``; ``alias("b", "c")`` names the columns of a ROW that it gives.
         """
         name = str(self._window.name)
-        parts = {WindowPart(name, part): f"$window_{part.lower()}" for part in ("START", "END", "ROWTIME")}
+        parts = {part: f"$window_{part.part.lower()}" for part in self._window.texts(self._table.rendering())[1]}
         borders = [Expression(part).alias(column) for part, column in parts.items()]
         keys = [one for one in self._keys if one.column != name]
         given = expression_of(function)

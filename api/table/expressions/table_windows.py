@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from headrace.engine.errors import ProgramError
 
+from ...sql.parsing.names import COUNT_WINDOW
 from .expression import Expression, col
-from .rendering import Rendering, WindowPart
+from .rendering import Rendering, WindowPart, quoted
 
 __all__ = [
     "CURRENT_RANGE",
@@ -37,13 +38,13 @@ class GroupWindow:
 
     Attributes:
         function: What they are in SQL.
-        lengths: Its intervals, in SQL's order.
+        lengths: Its intervals, in SQL's order; numbers of rows of windows that count them.
         time: The event time of the rows.
         name: What the window is called in the query.
     """
 
     function: str
-    lengths: tuple[Expression, ...]
+    lengths: tuple[Expression | Bound, ...]
     time: Expression | None = None
     name: str | None = None
 
@@ -56,28 +57,47 @@ class GroupWindow:
         return replace(self, name=name)
 
     def texts(self, rendering: Rendering) -> tuple[str, dict[WindowPart, str]]:
-        """Return the window as it stands in GROUP BY, and its parts.
+        """Return the window as it stands in GROUP BY, and its parts: one of so many rows has none.
 
         Raises:
-            ProgramError: If it has no time or no name.
+            ProgramError: If it has no time or no name, or a length is of rows and another one of time.
         """
         if self.time is None or self.name is None:
             missing = "time" if self.time is None else "name"
             message = f"a window is of a time and has a name; this {self.function} window has no {missing}"
             raise ProgramError(message, hint='Tumble.over(lit(10).minutes).on(col("at")).alias("w")')
-        arguments = ", ".join(one.sql(rendering) for one in (self.time, *self.lengths))
+        if any(isinstance(one, Bound) for one in self.lengths):
+            size, slide = self.lengths[-1], self.lengths[0]
+            counts = ", ".join(str(_number_of_rows(one, self.function)) for one in (size, slide))
+            return f"{quoted(COUNT_WINDOW)}({self.time.sql(rendering)}, {counts})", {}
+        times = [one for one in self.lengths if isinstance(one, Expression)]
+        arguments = ", ".join(one.sql(rendering) for one in (self.time, *times))
         parts = {
             WindowPart(self.name, part): f"{self.function}_{part}({arguments})" for part in ("START", "END", "ROWTIME")
         }
         return f"{self.function}({arguments})", parts
 
 
+def _number_of_rows(length: Expression | Bound, function: str) -> int:
+    if function == "SESSION" or not isinstance(length, Bound) or length.num_rows is None:
+        what = "sessions go by time" if function == "SESSION" else "both lengths of a window are of rows, or of time"
+        message = f"{what}; got {length!r}"
+        raise ProgramError(message, hint="Slide.over(row_interval(10)).every(row_interval(5))")
+    if length.num_rows == 0:
+        message = "a window has one row at least, and begins one row behind the one before at least"
+        raise ProgramError(message)
+    return length.num_rows
+
+
 class Tumble:
     """Windows of one length, one behind the other."""
 
     @staticmethod
-    def over(size: Expression) -> GroupWindow:
-        """Return windows of a length, such as ``lit(10).minutes``."""
+    def over(size: Expression | Bound) -> GroupWindow:
+        """Return windows of a length: ``lit(10).minutes``, or of so many rows of each key, ``row_interval(10)``.
+
+        A window of rows gives its result when it is full, and has no start, end or time.
+        """
         return GroupWindow("TUMBLE", (size,))
 
 
@@ -85,15 +105,15 @@ class Slide:
     """Windows of one length that begin at equal distances: ``Slide.over(lit(10).minutes).every(lit(1).minutes)``."""
 
     @staticmethod
-    def over(size: Expression) -> Slide:
-        """Return windows of a length."""
+    def over(size: Expression | Bound) -> Slide:
+        """Return windows of a length, or of so many rows of each key: ``row_interval(10)``."""
         return Slide(size)
 
-    def __init__(self, size: Expression) -> None:
+    def __init__(self, size: Expression | Bound) -> None:
         self._size = size
 
-    def every(self, slide: Expression) -> GroupWindow:
-        """Say at which distances they begin."""
+    def every(self, slide: Expression | Bound) -> GroupWindow:
+        """Say at which distances they begin: of time or, where windows count them, of rows."""
         return GroupWindow("HOP", (slide, self._size))
 
 
@@ -113,10 +133,12 @@ class Bound:
     Attributes:
         text: In SQL, without PRECEDING and FOLLOWING.
         is_of_rows: Whether it counts rows; else it goes by the order's values.
+        num_rows: How many; None for an end of the partition or the row itself.
     """
 
     text: str
     is_of_rows: bool
+    num_rows: int | None = None
 
 
 UNBOUNDED_ROW = Bound("UNBOUNDED", is_of_rows=True)
@@ -126,11 +148,11 @@ CURRENT_RANGE = Bound("CURRENT ROW", is_of_rows=False)
 
 
 def row_interval(rows: int) -> Bound:
-    """Return a number of rows, for `OverWindow.preceding` and `OverWindow.following`."""
+    """Return a number of rows, for `Tumble`, `Slide`, `OverWindow.preceding` and `OverWindow.following`."""
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 0:
         message = f"a number of rows is 0 or more; got {rows!r}"
         raise ProgramError(message)
-    return Bound(str(rows), is_of_rows=True)
+    return Bound(str(rows), is_of_rows=True, num_rows=rows)
 
 
 @dataclass(frozen=True)
