@@ -75,7 +75,6 @@ _TABLE_ENVIRONMENT = {
 _TABLE = {
     "get_schema": "schema",
     "get_resolved_schema": "schema",
-    "flat_aggregate": "aggregate with a function that gives an ARRAY, and UNNEST; or ROW_NUMBER() for the first rows",
     "to_changelog": "to_changelog_stream of the environment",
     "from_changelog": "from_changelog_stream of the environment",
 }

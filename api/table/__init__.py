@@ -15,7 +15,7 @@ May import: `headrace.sql`, `headrace.stream`, `headrace.dataset`, `headrace.con
 
 from typing import Any
 
-from .aggregate_functions import AggregateFunction, udaf
+from .aggregate_functions import AggregateFunction, TableAggregateFunction, udaf, udtaf
 from .environment import TableEnvironment
 from .expressions.expression import Expression, call, col, expr, lit
 from .expressions.grouped_tables import (
@@ -68,6 +68,7 @@ __all__ = [
     "Slide",
     "StatementSet",
     "Table",
+    "TableAggregateFunction",
     "TableDescriptor",
     "TableEnvironment",
     "TableFunction",
@@ -83,6 +84,7 @@ __all__ = [
     "row_interval",
     "udaf",
     "udf",
+    "udtaf",
     "udtf",
 ]
 

@@ -1,13 +1,14 @@
-"""Aggregate functions of Python in SQL: with accumulators, row by row, or of all rows of a group as columns.
+"""Aggregate functions of Python in SQL: with accumulators, row by row, or of all rows of a group as columns; and those
+that give rows.
 
-Source: PyFlink's ``AggregateFunction`` and ``udaf``.
+Source: PyFlink's ``AggregateFunction``, ``TableAggregateFunction``, ``udaf`` and ``udtaf``.
 """
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow as pa
 from headrace.engine.columns.expressions import Expression as ColumnExpression
 from headrace.engine.errors import ProgramError
 from headrace.engine.functions.aggregates.contract import Aggregate
-from headrace.engine.functions.aggregates.user_defined import ColumnFunction, UserAggregate
+from headrace.engine.functions.aggregates.user_defined import ColumnFunction, UserAggregate, UserTableAggregate
 
 from ..sql.functions.aggregates import AggregateCall
 from ..sql.functions.aggregates import AggregateFunction as SqlAggregate
@@ -26,7 +27,7 @@ from ..sql.parsing.errors import SqlError
 from ..sql.parsing.sql_types import parse_type
 from .expressions.expression import Expression, call
 
-__all__ = ["AggregateFunction", "UserDefinedAggregateFunction", "udaf"]
+__all__ = ["AggregateFunction", "TableAggregateFunction", "UserDefinedAggregateFunction", "udaf", "udtaf"]
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -55,6 +56,26 @@ class AggregateFunction(ABC, Generic[R, A]):
     @abstractmethod
     def get_value(self, accumulator: A) -> R:
         """Return what an accumulator comes to; None is NULL."""
+
+
+class TableAggregateFunction(ABC, Generic[R, A]):
+    """The rows that a group of rows comes to; made a function by `udtaf`, for ``flat_aggregate``.
+
+    Its methods ``retract`` and ``merge`` and its contract are those of `AggregateFunction`. Rows that have gone out are
+    made again to be taken back, so equal accumulators give equal rows (*trusted*).
+    """
+
+    @abstractmethod
+    def create_accumulator(self) -> A:
+        """Return the accumulator of no rows."""
+
+    @abstractmethod
+    def accumulate(self, accumulator: A, *values: Any) -> None:
+        """Add a row to an accumulator, in place; None is NULL."""
+
+    @abstractmethod
+    def emit_value(self, accumulator: A) -> Iterable[R] | None:
+        """Give the rows that an accumulator comes to: tuples, dicts, or values if there is one column; or none."""
 
 
 def udaf(
@@ -90,23 +111,62 @@ def udaf(
     if func_type not in ("general", "pandas", "arrow"):
         message = f"func_type is general, pandas or arrow; got {func_type!r}"
         raise ProgramError(message)
-    _check(function, func_type)
+    _check(function, func_type, "get_value")
+    types = _types_of(function, result_type, input_types, accumulator_type)
+    return UserDefinedAggregateFunction(function, _name_of(function, name), *types, func_type)
+
+
+def _types_of(
+    function: Any, result_type: Any, input_types: Sequence[Any] | None, accumulator_type: Any
+) -> tuple[pa.DataType, tuple[pa.DataType, ...] | None, pa.DataType | None]:
+    """The types of the result, the arguments and the accumulator; None for what is not said."""
     result_type = _type_of(function, "get_result_type", result_type)
     if result_type is None:
         message = "an aggregate function has a type"
         raise ProgramError(message, hint='say what it gives: udaf(..., result_type="BIGINT")')
     kept = _type_of(function, "get_accumulator_type", accumulator_type)
-    return UserDefinedAggregateFunction(
-        function,
-        name or str(getattr(function, "__name__", type(function).__name__)),
-        parse_type(result_type),
-        None if input_types is None else tuple(map(parse_type, input_types)),
-        None if kept is None else parse_type(kept),
-        func_type,
-    )
+    inputs = None if input_types is None else tuple(map(parse_type, input_types))
+    return parse_type(result_type), inputs, None if kept is None else parse_type(kept)
 
 
-def _check(function: Any, func_type: str) -> None:
+def _name_of(function: Any, name: str | None) -> str:
+    return name or str(getattr(function, "__name__", type(function).__name__))
+
+
+def udtaf(
+    function: Any = None,
+    *,
+    result_type: Any = None,
+    input_types: Sequence[Any] | None = None,
+    accumulator_type: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Make an aggregate function that gives rows of one of Python; also as a decorator.
+
+    In SQL it gives an ARRAY of rows, of which ``UNNEST`` makes rows.
+
+    Args:
+        function: A `TableAggregateFunction`, or anything that has its methods.
+        result_type: The type of its rows: ``ROW<...>`` in SQL or a struct of Arrow; another one for rows of one column,
+            ``f0``. None asks ``get_result_type()``.
+        input_types: The types it takes; arguments are cast to them. None takes what comes.
+        accumulator_type: How accumulators are kept; see `udaf`.
+        name: What it is called in Python's errors; None for its own name.
+
+    Raises:
+        ProgramError: If it lacks a method, or a type is unknown.
+    """
+    if function is None:
+        return lambda given: udtaf(
+            given, result_type=result_type, input_types=input_types, accumulator_type=accumulator_type, name=name
+        )
+    _check(function, "general", "emit_value")
+    row, inputs, kept = _types_of(function, result_type, input_types, accumulator_type)
+    rows = pa.list_(row if pa.types.is_struct(row) else pa.struct([("f0", row)]))
+    return UserDefinedTableAggregateFunction(function, _name_of(function, name), rows, inputs, kept, "general")
+
+
+def _check(function: Any, func_type: str, result: str) -> None:
     if isinstance(function, type):
         message = f"an aggregate function is an object, not the class {function.__name__}"
         raise ProgramError(message, hint=f"pass {function.__name__}()")
@@ -115,7 +175,7 @@ def _check(function: Any, func_type: str) -> None:
             message = f"with func_type={func_type!r} a function is called with columns; got {function!r}"
             raise ProgramError(message)
         return
-    missing = [one for one in ("create_accumulator", "accumulate", "get_value") if not hasattr(function, one)]
+    missing = [one for one in ("create_accumulator", "accumulate", result) if not hasattr(function, one)]
     if missing:
         message = f"an aggregate function has a method {missing[0]}; {function!r} has none"
         raise ProgramError(message, hint="func_type='pandas' and 'arrow' are for functions of columns")
@@ -130,7 +190,7 @@ def _type_of(function: Any, method: str, given: Any) -> Any:
 
 
 class UserDefinedAggregateFunction:
-    """An aggregate function of Python with its types. Made by `udaf`."""
+    """An aggregate function of Python with its types. Made by `udaf` and `udtaf`."""
 
     def __init__(
         self,
@@ -188,6 +248,13 @@ class UserDefinedAggregateFunction:
         least, most = argument_counts(self._function.accumulate if is_general else self._function)
         before = int(is_general)  # the accumulator
         return max(least - before, 0 if most == before else 1), None if most is None else most - before
+
+
+class UserDefinedTableAggregateFunction(UserDefinedAggregateFunction):
+    """An aggregate function of Python that gives rows, as an array. Made by `udtaf`."""
+
+    def _aggregate(self, name: str, rows: ColumnExpression, kind: pa.DataType, count: int) -> Aggregate:
+        return UserTableAggregate(name, self._function, rows, kind, count, self.kind, self._accumulators)
 
 
 def argument_counts(function: Callable[..., Any]) -> tuple[int, int | None]:

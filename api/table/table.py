@@ -33,6 +33,7 @@ from .expressions.grouped_tables import (
     WindowedTable,
     expression_of,
     listed,
+    require_apart,
     spread,
 )
 from .expressions.rendering import Rendering, quoted
@@ -137,7 +138,7 @@ class Table:
             SqlError: If there is a column of that name.
         """
         made = self._selected(["*", *columns])
-        _require_apart(self.schema.names, made.schema.names[len(self.schema) :], "add_or_replace_columns replaces it")
+        require_apart(self.schema.names, made.schema.names[len(self.schema) :], "add_or_replace_columns replaces it")
         return made
 
     def add_or_replace_columns(self, *columns: Given) -> Table:
@@ -253,6 +254,10 @@ class Table:
         """Aggregate all rows by one function; see `GroupedTable.aggregate`."""
         return self.group_by().aggregate(function)
 
+    def flat_aggregate(self, function: Given) -> AggregatedTable[Table]:
+        """Aggregate all rows by one function that gives rows; see `GroupedTable.flat_aggregate`."""
+        return self.group_by().flat_aggregate(function)
+
     def window(self, window: GroupWindow) -> WindowedTable[Table]:
         """Put the rows into windows, to be grouped by them: `Tumble`, `Slide`, `Session`."""
         return WindowedTable(self, window)
@@ -280,7 +285,7 @@ class Table:
         return self._joined(right, "FULL JOIN", on)
 
     def _joined(self, right: Table, word: str, on: Given | None) -> Table:
-        _require_apart(self.schema.names, right.schema.names, "rename_columns or alias gives other names")
+        require_apart(self.schema.names, right.schema.names, "rename_columns or alias gives other names")
         rendering = self.rendering(right)
         condition = "" if on is None else f" ON {expression_of(on).sql(rendering)}"
         return self.queried(f"SELECT * FROM `left` {word} `right`{condition}", rendering, right)
@@ -326,7 +331,7 @@ class Table:
         names = f"({', '.join(map(quoted, function.names))})" if function.names else ""
         text = f"SELECT * FROM `table` {word} LATERAL TABLE({called}) AS `$rows`{names}{condition}"
         made = self.queried(text, rendering)
-        _require_apart(self.schema.names, made.schema.names[len(self.schema) :], "alias names the function's columns")
+        require_apart(self.schema.names, made.schema.names[len(self.schema) :], "alias names the function's columns")
         return made
 
     # -- both tables ---------------------------------------------------------------------------------------------------
@@ -448,10 +453,3 @@ def _whole(count: int) -> int:
         message = f"a number of rows is 0 or more; got {count!r}"
         raise ProgramError(message)
     return count
-
-
-def _require_apart(left: Sequence[str], right: Sequence[str], hint: str) -> None:
-    both = [name for name in right if name in left]
-    if both:
-        message = f"there are two columns {both[0]!r}"
-        raise ProgramError(message, hint=hint)

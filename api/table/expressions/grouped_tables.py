@@ -7,13 +7,15 @@ Source: PyFlink's ``GroupedTable``, ``GroupWindowedTable``, ``WindowGroupedTable
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from headrace.engine.errors import ProgramError
+from headrace.engine.operators.expanding import Unnest
 
+from ...sql.parsing.sql_types import sql_name
 from .expression import Expression, as_expression, col, expr
 from .rendering import Rendering, WindowPart, quoted
 from .table_windows import GroupWindow, OverWindow
@@ -29,7 +31,9 @@ __all__ = [
     "WindowedTable",
     "expression_of",
     "listed",
+    "require_apart",
     "spread",
+    "unnested",
 ]
 
 Given = Expression | str
@@ -92,6 +96,38 @@ def spread(table: T, names: Sequence[str]) -> T:
     return table.select(*map(col, table.schema.names[:-1]), *parts)
 
 
+def unnested(table: T, names: Sequence[str]) -> T:
+    """Return a row for each element of the arrays in a table's last column; the first columns of it have other names.
+
+    Raises:
+        ProgramError: If there are no arrays, more names than columns, or two columns of one name.
+    """
+    rows, others = table.schema[-1], table.schema.names[:-1]
+    kinds = None if pa.types.is_map(rows.type) else Unnest.kinds_of(rows.type)
+    if kinds is None:
+        message = f"flat_aggregate takes a function that gives rows; {rows.name!r} is {sql_name(rows.type)}"
+        raise ProgramError(message, hint="udtaf makes one")
+    _require_names(names, len(kinds))
+    all_names = [*names, *list(kinds)[len(names) :]]
+    require_apart(others, all_names, "alias names the columns of the function's rows")
+    columns = [f"`table`.{quoted(one)}" for one in others] + [f"`$rows`.{quoted(one)}" for one in all_names]
+    called = f"`$rows`({', '.join(map(quoted, all_names))})"
+    text = f"SELECT {', '.join(columns)} FROM `table` CROSS JOIN UNNEST({quoted(rows.name)}) AS {called}"
+    return table.queried(text, table.rendering())
+
+
+def require_apart(left: Sequence[str], right: Sequence[str], hint: str) -> None:
+    """See that no column is there twice.
+
+    Raises:
+        ProgramError: If one is.
+    """
+    both = [name for name in right if name in left]
+    if both:
+        message = f"there are two columns {both[0]!r}"
+        raise ProgramError(message, hint=hint)
+
+
 def _require_names(names: Sequence[str], count: int) -> None:
     if len(names) > count:
         message = f"the function gives {count} column{'s' * (count != 1)} and gets {len(names)} names"
@@ -121,20 +157,28 @@ class GroupedTable(Generic[T]):
         Args:
             function: ``f(col("a")).alias("b")``; ``alias("b", "c")`` names the columns of a ROW that it gives.
         """
-        return AggregatedTable(self, self._keys, expression_of(function))
+        given = expression_of(function)
+        return AggregatedTable(spread(self.select(*self._keys, given), given.names))
+
+    def flat_aggregate(self, function: Given) -> AggregatedTable[T]:
+        """Aggregate the groups by one function that gives rows; `AggregatedTable.select` says what becomes of them.
+
+        Args:
+            function: ``f(col("a")).alias("b", "c")`` of one made by `udtaf`; ``alias`` names the columns of its rows.
+        """
+        given = expression_of(function)
+        return AggregatedTable(unnested(self.select(*self._keys, given), given.names))
 
 
 class AggregatedTable(Generic[T]):
-    """Groups and the result of a function; made by `GroupedTable.aggregate`."""
+    """Groups and what a function makes of them; made by `GroupedTable.aggregate` and `GroupedTable.flat_aggregate`."""
 
-    def __init__(self, groups: GroupedTable[T], keys: Sequence[Expression], function: Expression) -> None:
-        self._groups = groups
-        self._keys = keys
-        self._function = function
+    def __init__(self, table: T) -> None:
+        self._table = table
 
     def select(self, *columns: Given) -> T:
-        """Return a row for each group, of its keys and the columns of the function's result."""
-        return spread(self._groups.select(*self._keys, self._function), self._function.names).select(*columns)
+        """Return the rows of the groups: of their keys, and the columns of what the function gives."""
+        return self._table.select(*columns)
 
 
 class WindowedTable(Generic[T]):
@@ -174,24 +218,34 @@ class WindowGroupedTable(Generic[T]):
         Args:
             function: ``f(col("a")).alias("b")``; ``alias("b", "c")`` names the columns of a ROW that it gives.
         """
+        return self._aggregated(expression_of(function), spread)
+
+    def flat_aggregate(self, function: Given) -> AggregatedWindows[T]:
+        """Aggregate the groups by one function that gives rows; see `GroupedTable.flat_aggregate`.
+
+        Args:
+            function: ``f(col("a")).alias("b", "c")`` of one made by `udtaf`; ``alias`` names the columns of its rows.
+        """
+        return self._aggregated(expression_of(function), unnested)
+
+    def _aggregated(self, given: Expression, as_columns: Callable[[T, Sequence[str]], T]) -> AggregatedWindows[T]:
         name = str(self._window.name)
         parts = {part: f"$window_{part.part.lower()}" for part in self._window.texts(self._table.rendering())[1]}
         borders = [Expression(part).alias(column) for part, column in parts.items()]
         keys = [one for one in self._keys if one.column != name]
-        given = expression_of(function)
-        made = spread(self.select(*borders, *keys, given), given.names)
+        made = as_columns(self.select(*borders, *keys, given), given.names)
         return AggregatedWindows(made, {part: quoted(column) for part, column in parts.items()})
 
 
 class AggregatedWindows(Generic[T]):
-    """Groups of windows and the result of a function; made by `WindowGroupedTable.aggregate`."""
+    """Groups of windows and what a function makes of them; made by `WindowGroupedTable.aggregate` and its neighbour."""
 
     def __init__(self, table: T, parts: dict[WindowPart, str]) -> None:
         self._table = table
         self._parts = parts
 
     def select(self, *columns: Given) -> T:
-        """Return a row for each group: ``col("w").start``, its keys, and the columns of the function's result."""
+        """Return the rows of the groups: ``col("w").start``, their keys, and the columns of what the function gives."""
         rendering = self._table.rendering()
         rendering.windows = self._parts
         return self._table.queried(f"SELECT {listed(columns, rendering)} FROM `table`", rendering)

@@ -9,7 +9,9 @@ With ``merge`` partial results are accumulators. Without it they are the rows th
 called when the result is asked for; so is a function of columns (`ColumnFunction`), which takes all rows of a group at
 once. Rows are structs of the arguments; one that is null was left out by a FILTER.
 
-Source: PyFlink's ``AggregateFunction``, ``pyflink.table.udf.udaf``.
+A `UserTableAggregate` gives rows, as a list: its function has ``emit_value(accumulator)`` in place of ``get_value``.
+
+Source: PyFlink's ``AggregateFunction``, ``TableAggregateFunction``, ``pyflink.table.udf.udaf``.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from ..user_function import raise_in_function
 from .contract import Part
 from .statistics import Collected
 
-__all__ = ["ColumnFunction", "UserAggregate"]
+__all__ = ["ColumnFunction", "UserAggregate", "UserTableAggregate"]
 
 Integers = npt.NDArray[np.int64]
 
@@ -279,6 +281,28 @@ class UserAggregate(_OfRows):
         accumulators = self.created(len(offsets) - 1)
         self.fold(accumulators, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), values, None)
         return self.values_of(accumulators)
+
+
+class UserTableAggregate(UserAggregate):
+    """A function that keeps an accumulator, and gives rows of it: a list of structs, whose fields are their columns."""
+
+    def values_of(self, accumulators: Sequence[Any]) -> list[Any]:
+        """Return the rows that accumulators come to."""
+        try:
+            return [[self._row(row) for row in self._function.emit_value(one) or ()] for one in accumulators]
+        except BaseException as error:
+            self._fail(error, "emit_value")
+
+    def _row(self, row: Any) -> tuple[Any, ...]:
+        fields = self.kind.value_type
+        if isinstance(row, dict) and row.keys() == {one.name for one in fields}:
+            return tuple(row[one.name] for one in fields)
+        num_columns = fields.num_fields
+        values = row if isinstance(row, tuple) else (row,)
+        if len(values) != num_columns:
+            message = f"it gave a row of {len(values)} values; it has {num_columns} columns"
+            raise ValueError(message)
+        return values
 
 
 def _plain(accumulator: Any, kind: pa.DataType) -> Any:

@@ -70,9 +70,10 @@ OF_CLASSES = {
         create_statement_set from_elements from_pandas from_data_stream to_data_stream from_changelog_stream
         to_changelog_stream""",
     Table: """select alias filter where group_by distinct join left_outer_join right_outer_join full_outer_join
-        join_lateral left_outer_join_lateral minus minus_all union union_all intersect intersect_all order_by offset
-        fetch limit window over_window add_columns add_or_replace_columns rename_columns drop_columns map flat_map
-        aggregate to_pandas print_schema execute_insert insert_into execute explain print_explain""",
+        flat_aggregate join_lateral left_outer_join_lateral minus minus_all union union_all intersect
+        intersect_all order_by offset fetch limit window over_window add_columns add_or_replace_columns
+        rename_columns drop_columns map flat_map aggregate to_pandas print_schema execute_insert insert_into
+        execute explain print_explain""",
     TableResult: "get_job_client wait collect print",
     StatementSet: "add add_insert add_insert_sql explain print_explain execute",
 }
