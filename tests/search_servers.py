@@ -54,11 +54,14 @@ class SearchServer(ServerProcess):
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read() or b"null")
 
-    def new_index(self, mappings: dict[str, Any] | None = None, *, name: str | None = None, **settings: Any) -> str:
-        """An index that no other test has."""
+    def new_index(
+        self, mappings: dict[str, Any] | None = None, *, name: str | None = None, wait: bool = True, **settings: Any
+    ) -> str:
+        """An index that no other test has; its shards are waited for."""
         name = name or f"index-{uuid.uuid4().hex[:12]}"
         settings = {"number_of_shards": self._shards, "number_of_replicas": 0, **settings}
-        self.ask("PUT", f"/{name}", {"settings": settings, "mappings": mappings or {}})
+        active = "1" if wait else "0"
+        self.ask("PUT", f"/{name}?wait_for_active_shards={active}", {"settings": settings, "mappings": mappings or {}})
         return name
 
     def put(self, index: str, documents: Iterable[tuple[str, dict[str, Any]]]) -> None:

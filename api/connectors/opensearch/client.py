@@ -169,15 +169,28 @@ class Service:
         ways = (True, False) if self._has_pits_of_elasticsearch is None else (self._has_pits_of_elasticsearch,)
         for is_elasticsearch in ways:
             path = f"/{quoted(index)}/{'_pit' if is_elasticsearch else '_search/point_in_time'}"
+            # Else OpenSearch leaves out shards that are away, and no search says that they are missing.
+            whole = {} if is_elasticsearch else {"allow_partial_pit_creation": "false"}
             try:
-                answer = self.ask("POST", path, parameters={"keep_alive": keep_alive})
+                answer = self.ask("POST", path, parameters={"keep_alive": keep_alive, **whole})
             except AnswerError as error:
                 if is_elasticsearch and len(ways) == 2 and error.status in (400, 404, 405) and _knows_no(error):
                     continue
                 raise
             self._has_pits_of_elasticsearch = is_elasticsearch
+            _check_whole(answer)
             return str(answer["id" if is_elasticsearch else "pit_id"])
         raise AssertionError
+
+    def search(self, body: Mapping[str, Any]) -> Answer:
+        """Return what a search of a point in time finds, in all of its shards.
+
+        Raises:
+            AnswerError: If there is an error or no answer, or one of some shards, or of some of their documents.
+        """
+        answer = self.ask("POST", "/_search", body, {"allow_partial_search_results": "false"})
+        _check_whole(answer)
+        return answer
 
     def close_point_in_time(self, point: str) -> None:
         """Let go of a view. What cannot be told that lets go by itself when nobody has asked for long."""
@@ -196,6 +209,20 @@ class Service:
     def close(self) -> None:
         """Let go of the connection."""
         self._client.close()
+
+
+def _check_whole(answer: Answer) -> None:
+    """See that nothing is missing in an answer: shards that are away are not always counted as failed.
+
+    Raises:
+        AnswerError: If something is.
+    """
+    shards = answer.get("_shards", {})
+    num_missing = shards.get("total", 0) - shards.get("successful", 0)
+    if num_missing or answer.get("timed_out"):
+        why = f"{num_missing} of {shards['total']} shards are missing" if num_missing else "its time was over"
+        message = f"an answer is not whole: {why}"
+        raise AnswerError(message, is_away=True)
 
 
 def _knows_no(error: AnswerError) -> bool:

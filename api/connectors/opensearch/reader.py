@@ -164,7 +164,8 @@ class _Fetcher(ClientThread):
         """The next documents; None if they are to be asked for again."""
         body = search_body(self._scan, self._payload, self._reading.after)
         try:
-            answer = self._ask("POST", "/_search", body, allow_partial_search_results="false")
+            assert self._service is not None
+            answer = self._service.search(body)
         except AnswerError as error:
             if not any(word in str(error) for word in GONE):
                 raise self._failed(error) from error

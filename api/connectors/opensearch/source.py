@@ -37,9 +37,6 @@ from .reader import METADATA, Document, IndexReader, Scan, search_body
 
 __all__ = ["OpenSearchSource"]
 
-_WHOLE = {"allow_partial_search_results": "false"}
-"""An answer of all shards, or none."""
-
 
 class OpenSearchSource(Source[OUT]):
     """Reads documents, each once, as they are when the job begins. The records have no event times.
@@ -184,7 +181,7 @@ class _Slices:
     def _of(self, service: Service, index: str, settings: Mapping[str, str], point: str) -> list[Split]:
         # One that never had a document may know no field, which Elasticsearch does not sort by and does not slice by.
         asked = {"size": 0, "pit": {"id": point, "keep_alive": self._scan.keep_alive}, "track_total_hits": 1}
-        if not service.ask("POST", "/_search", asked, _WHOLE)["hits"]["total"]["value"]:
+        if not service.search(asked)["hits"]["total"]["value"]:
             return []
         num_slices = int(settings["index.number_of_shards"]) * self._slices
         splits: list[Split] = []
@@ -194,7 +191,7 @@ class _Slices:
                 "slice": number, "slices": num_slices, "end": None, "total": 0,
             }  # fmt: skip
             body = search_body(self._scan, payload, None, is_last=True)
-            answer = service.ask("POST", "/_search", body, _WHOLE)
+            answer = service.search(body)
             hits = answer["hits"]
             if hits["hits"]:
                 payload |= {"end": hits["hits"][0]["sort"][0], "total": hits["total"]["value"]}
