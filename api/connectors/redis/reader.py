@@ -151,7 +151,7 @@ class _Fetcher(ClientThread):
             step.xread({reading.stream: reading.id}, count=ENTRIES_AT_ONCE)
             is_there, info, read = step.execute(raise_on_error=False)
         if not is_there:
-            if position > (0, 0) and reading.end is None:
+            if max(position, parse_id(reading.end) or (0, 0)) > (0, 0):  # it was there: this is no end
                 raise _lost(reading, "it is not there any more")
             return [], reading.count
         for one in (info, read):

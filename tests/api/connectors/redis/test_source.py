@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from failing_functions import FailsAtFirst
@@ -133,6 +134,23 @@ def test_what_is_gone_before_it_was_read_is_an_error(damage, told, redis_server)
         damage(connection, stream)
     reader = reader_of(source, splits)
     with pytest.raises(SourceError, match=told):
+        read_some(reader, 1)
+    reader.close()
+
+
+@pytest.mark.parametrize("num_read", [0, 1])
+def test_a_stream_that_is_gone_has_not_come_to_its_end(num_read, redis_server):  # noqa: F811
+    stream = redis_server.new_key()
+    redis_server.add(stream, ["1", "2", "3"])
+    source = RedisStreamSource(redis_server.url, stream, value=TextMessages(), bounded=True)
+    (split,) = source.create_enumerator(None).discover().splits
+    with redis_server.connect() as connection:
+        if num_read:
+            first = connection.xrange(stream)[0][0].decode()
+            split = replace(split, position={"id": first, "count": 1})
+        connection.delete(stream)
+    reader = reader_of(source, [split])
+    with pytest.raises(SourceError, match="it is not there any more"):
         read_some(reader, 1)
     reader.close()
 
