@@ -35,6 +35,7 @@ PAGES_AHEAD = 2
 
 PAUSE_S = 0.05
 LINK = "link"
+NO_CONTENT = 204
 _LINKS = re.compile(r"<([^<>]*)>((?:\s*;\s*[\w!#$%&'*+.^`|~-]+\s*(?:=\s*(?:\"(?:[^\"\\]|\\.)*\"|[^\s;,\"]+))?)*)")
 _REL = re.compile(r"(?i);\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,\"]+))")
 
@@ -191,7 +192,7 @@ class _Fetcher(ClientThread):
                 records, following = self._parse(client, answer, text)
             except ValueError as error:
                 message = f"a page is not what it is said to be: {error}"
-                if not answer.says_its_end:  # it may have been cut short
+                if not answer.says_its_end or not text.strip():  # it may have been cut short
                     raise AwayError(message, **where) from error
                 raise SourceError(message, **where) from error
         except HttpAwayError as error:
@@ -222,17 +223,19 @@ class _Fetcher(ClientThread):
             ValueError: If it is no such page.
         """
         paging = self._paging
+        # An empty text is no JSON: whoever has nothing to say says so by its status.
+        has_nothing = answer.status == NO_CONTENT
         if paging.lines:
             records = [line.encode() for line in text.split("\n") if line.strip()]
         else:
-            elements = paging.records.elements(text) if text.strip() else []
+            elements = [] if has_nothing else paging.records.elements(text)
             if elements is None:
                 message = f"there is no array at {str(paging.records)!r}"
                 raise ValueError(message)
             records = [element.encode() for element in elements]
         following: str | None
         if paging.cursor is not None:
-            following = paging.cursor.cursor(text) if text.strip() else None
+            following = None if has_nothing else paging.cursor.cursor(text)
         elif paging.header == LINK:
             following = next_of(answer.header("link") or "")
         else:

@@ -106,6 +106,25 @@ def test_next_pages_may_have_any_letters(where):
         assert rows_of(source) == ([2] if where == "redirect" else [1, 2])
 
 
+@pytest.mark.parametrize("status", [b"200 OK", b"204 No Content"])
+def test_a_page_without_text_is_no_last_page_unless_its_status_says_so(status):
+    asked = []
+
+    def answers(request):
+        asked.append(target_of(request))
+        if len(asked) == 2:
+            yield b"HTTP/1.1 %s\r\n" % status + (b"\r\n" if b"204" in status else b"Content-Length: 0\r\n\r\n")
+        else:
+            yield whole(b'{"items": [{"n": 1}], "next": "b"}' if len(asked) == 1 else b'{"items": [{"n": 2}]}')
+
+    with RawServer(answers) as server:
+        source = HttpPageSource(
+            server.url, value=JsonMessages(), records="/items", cursor="/next", parameter="c", bounded=True
+        )
+        assert rows_of(source) == ([1] if b"204" in status else [1, 2])
+    assert asked[1:] == ["/x?c=b"] * (1 if b"204" in status else 2)
+
+
 def test_a_cursor_with_half_a_character_is_an_error():
     with RawServer(lambda _request: [whole(b'{"items": [], "next": "\\ud800"}')]) as server:
         source = HttpPageSource(server.url, value=JsonMessages(), records="/items", cursor="/next", parameter="c")
