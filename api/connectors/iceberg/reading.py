@@ -24,6 +24,9 @@ __all__ = ["ReadableIceberg"]
 NO_SNAPSHOT = -1
 """A table that has none yet."""
 
+FIRST_IN_SEQUENCE = 1
+"""The number of a table's first snapshot; tables of version 1 have no numbers."""
+
 
 @dataclass(frozen=True)
 class ReadableIceberg:
@@ -81,12 +84,16 @@ class ReadableIceberg:
     def _since(self, number: int, table: Any) -> Iterator[Version]:
         current = table.current_snapshot()
         line: list[Any] = []
+        is_first = False
         while current is not None and current.snapshot_id != number:
             line.append(current)
             parent = current.parent_snapshot_id
             current = None if parent is None else table.snapshot_by_id(parent)
-            if parent is not None and current is None:
-                break  # expired
+            # Some who expire snapshots leave their children without a parent: the sequence goes on.
+            is_first = parent is None and (line[-1].sequence_number or 0) <= FIRST_IN_SEQUENCE
+        if number == NO_SNAPSHOT and line and not is_first:
+            message = "snapshots have expired before they were read: the table had none when it was looked at last"
+            raise SourceError(message, hint="read the table anew", **self.access.place)
         if current is None and number != NO_SNAPSHOT:
             message = "the snapshot that was read last is none of the table's any more: expired, or rolled back"
             raise SourceError(message, hint="read the table anew", snapshot=number, **self.access.place)

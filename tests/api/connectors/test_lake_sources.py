@@ -11,9 +11,10 @@ from contextlib import closing
 
 import pyarrow as pa
 import pytest
-from lake_tables import FORMATS, DeltaTables
+from lake_tables import FORMATS, DeltaTables, IcebergTables
 
 from headrace import StreamExecutionEnvironment, WatermarkStrategy
+from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import ConfigurationError, SourceError
 from headrace.testing.source_contract import SOURCE_CONTRACT, SourceSubject
 from headrace.testing.sources.harness import SourceTestHarness
@@ -146,6 +147,22 @@ def test_a_followed_table_that_was_made_again_is_refused(tables, num_versions):
             tables.append(pa.table({"n": [10 + n]}, schema=NUMBERS))
         with pytest.raises(SourceError, match="dropped or replaced by another one of its name"):
             harness.read(lambda: len(harness.rows) > 2, 10)
+
+
+def test_snapshots_that_expire_before_the_first_look_at_them_are_missed_aloud(tmp_path):
+    """The table had none at the first look: behind the oldest that is left there may have been more."""
+    tables = IcebergTables(tmp_path)
+    tables.make(NUMBERS)
+    source = tables.source(follow=10).create_enumerator(None)
+    seen = source.discover_from(EnumeratorProgress(None, is_exhausted=False, parallelism=1))
+    for n in range(3):
+        tables.append(pa.table({"n": [n]}, schema=NUMBERS))
+    progress = EnumeratorProgress(seen.state, is_exhausted=False, parallelism=1)
+    assert len(source.discover_from(progress).splits) == 3
+    first, *_ = tables.table().metadata.snapshots
+    tables.table().maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+    with pytest.raises(SourceError, match="have expired before they were read"):
+        source.discover_from(progress)
 
 
 def test_following_begins_behind_no_version_that_is_to_come(tables):
