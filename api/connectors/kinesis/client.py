@@ -162,6 +162,9 @@ class Stream:
         while token := answer.get("NextToken"):
             answer = self.ask(client, "list_shards", names_stream=False, NextToken=token, MaxResults=MOST_SHARDS)
             found += answer["Shards"]
+        if not found:  # each stream has some: those that were known would be forgotten, and read again
+            message = f"stream {self.name!r} of Kinesis is listed without any shard"
+            raise StreamError(message, "away")
         return found, answer
 
     def retention_ms(self, client: Any) -> int:

@@ -13,7 +13,7 @@ import random
 import pytest
 from campaigns import blocks, seeds
 
-from headrace.connectors.kinesis.client import Stream
+from headrace.connectors.kinesis.client import Stream, StreamError
 from headrace.connectors.kinesis.shards import CAUGHT_UP, CHILDREN, ENDED, RELEASED, Lineage, Scan, ShardEnumerator
 from headrace.engine.connectors.source_protocols import EnumeratorProgress
 from headrace.engine.errors import CheckpointMismatchError, ConfigurationError
@@ -367,3 +367,18 @@ def test_another_state_is_refused(state):
 def test_a_stream_has_a_name(name):
     with pytest.raises(ConfigurationError, match="a name, or an ARN"):
         Stream(name)
+
+
+def test_a_listing_without_shards_is_no_listing():
+    """Taken for one, all that were read would be forgotten, and read again when they are listed."""
+    pytest.importorskip("boto3")
+    listings = [{"Shards": [], "NextToken": "more"}, {"Shards": []}]
+
+    class Client:
+        def list_shards(self, **_asked):
+            return listings.pop(0)
+
+    with pytest.raises(StreamError, match="without any shard") as refused:
+        Stream("s").shards(Client())
+    assert refused.value.is_away
+    assert not listings
