@@ -1,6 +1,6 @@
 """What goes wrong between a job and Kinesis, on purpose: a proxy on the loopback that answers in the service's place.
 
-kinesis-local limits no rates, deletes nothing, and takes all records of a request. AWS does otherwise.
+kinesalite limits no rates, deletes nothing, and takes all records of a request. AWS does otherwise.
 """
 
 from __future__ import annotations

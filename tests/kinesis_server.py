@@ -1,25 +1,19 @@
-"""A Kinesis for tests (kinesis-local, a mock that splits and merges shards as AWS does), in a temporary directory, on
-free ports of the loopback; may be killed and started again.
+"""A Kinesis for tests (kinesalite, a mock that splits and merges shards as AWS does), in a temporary directory, on a
+free port of the loopback; may be killed and started again: it keeps what it has confirmed in a LevelDB.
 
-Its program comes from ``KINESIS_LOCAL_HOME``, or from npm's registry, once, into a folder for caches. Skips the test,
-with the reason, where there is neither, no Node.js, or no client.
-
-It writes what it has into a file every few milliseconds, and reads that when it starts. So it is killed only when its
-file has what it has confirmed, and is a whole one.
+Its program comes from ``KINESALITE_HOME``, or from npm's registry, once, into a folder for caches. Skips the test, with
+the reason, where there is neither, no Node.js, or no client.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import shutil
+import socket
 import threading
-import time
-import urllib.request
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,22 +23,46 @@ from free_ports import free_port
 from npm_packages import package_of_npm
 from server_process import ServerProcess, need_client, the_one
 
-VERSION = "0.6.2"
+VERSION = "3.3.3"
 REGION = "us-east-1"
 CREDENTIALS = {"aws_access_key_id": "000000000000", "aws_secret_access_key": "none"}
 AT_ONCE = 500
-ENOUGH_WRITES = 3
-"""After so many new times of its file one writing of it has begun after the first look, and ended."""
 
-FILE_POLL_S = 0.02
-
-LOOPBACK_ONLY = """
+PRELOADED = """
 const net = require("net"), listen = net.Server.prototype.listen;
 net.Server.prototype.listen = function (port, ...more) {
   return listen.call(this, port, "127.0.0.1", ...more.filter((one) => typeof one === "function"));
 };
+
+const { createDecipheriv } = require("crypto"), home = process.env.KINESALITE_HOME;
+const validations = require(home + "/validations"), checkTypes = validations.checkTypes;
+validations.checkTypes = ({ StreamARN: arn, ...asked }, types) =>
+  checkTypes(arn ? { ...asked, StreamName: arn.split("/")[1] } : asked, types);
+
+const db = require(home + "/db"), place = require.resolve(home + "/actions/getRecords"), getRecords = require(place);
+
+function shardOf(iterator) {
+  const key = createDecipheriv("aes-256-cbc", db.ITERATOR_PWD_KEY, db.ITERATOR_PWD_IV);
+  const read = Buffer.concat([key.update(Buffer.from(iterator, "base64").subarray(8)), key.final()]);
+  return read.toString().split("/").slice(1, 3);
+}
+
+require.cache[place].exports = (store, asked, done) => getRecords(store, asked, (error, answer) => {
+  if (error || answer.NextShardIterator) return done(error, answer);
+  const [name, id] = shardOf(asked.ShardIterator);
+  store.getStream(name, (error, stream) => {
+    if (error) return done(error);
+    const parents = (one) => [one.ParentShardId, one.AdjacentParentShardId].filter(Boolean);
+    const children = stream.Shards.filter((one) => parents(one).includes(id));
+    answer.ChildShards = children.map((one) => (
+      { ShardId: one.ShardId, ParentShards: parents(one), HashKeyRange: one.HashKeyRange }));
+    done(null, answer);
+  });
+});
 """
-"""Loaded before the program, which listens on all interfaces and has no option for that."""
+"""Loaded before the program, which listens on all interfaces, knows no ARNs, and does not name the children of a shard
+that has ended.
+"""
 
 
 def fetched_program() -> Path:
@@ -52,10 +70,10 @@ def fetched_program() -> Path:
 
     Skips the test if it cannot be had.
     """
-    home = os.environ.get("KINESIS_LOCAL_HOME")
+    home = os.environ.get("KINESALITE_HOME")
     if home:
         return Path(home)
-    return package_of_npm("kinesis-local", VERSION, f"kinesis-{VERSION}")
+    return package_of_npm("kinesalite", VERSION, f"kinesalite-{VERSION}")
 
 
 class KinesisServer(ServerProcess):
@@ -63,29 +81,16 @@ class KinesisServer(ServerProcess):
 
     def __init__(self, package: Path, node: str, directory: Path) -> None:
         super().__init__(directory)
-        self.port, tls_port = free_port(), free_port()
-        self._package = package
-        # Held while something is put, and while it is killed: it loses nothing that it has confirmed.
-        self._is_confirming = threading.RLock()
-        # How many records `put` has had confirmed, by stream.
-        self._num_confirmed: Counter[str] = Counter()
-        self._file = directory / "data" / "kinesis.json"
-        preload = directory / "loopback.js"
-        preload.write_text(LOOPBACK_ONLY)
-        self._command = [node, "--require", str(preload), "main.js"]
-        at_once = ("CREATE_STREAM", "DELETE_STREAM", "SPLIT_SHARD", "MERGE_SHARDS", "UPDATE_SHARD_COUNT")
-        self._settings = {
-            "PATH": os.environ.get("PATH", ""),
-            "KINESIS_MOCK_PLAIN_PORT": str(self.port),
-            "KINESIS_MOCK_TLS_PORT": str(tls_port),
-            "SHARD_LIMIT": "5000",
-            "SHOULD_PERSIST_DATA": "true",
-            "PERSIST_PATH": str(self._file.parent),
-            "PERSIST_FILE_NAME": self._file.name,
-            "PERSIST_INTERVAL": "200ms",
-            "LOG_LEVEL": "WARN",
-            **{f"{name}_DURATION": "20ms" for name in at_once},
-        }
+        self.port = free_port()
+        # Held while something is put or resharded, and while it is killed: else nobody knows whether it was done.
+        self._is_busy = threading.RLock()
+        preloaded = directory / "preloaded.js"
+        preloaded.write_text(PRELOADED)
+        self._command = [node, "--require", str(preloaded), str(package / "cli.js"), "--port", str(self.port)]
+        self._command += ["--path", str(directory / "data"), "--shardLimit", "5000"]
+        for name in ("create", "delete", "update"):
+            self._command += [f"--{name}StreamMs", "20"]
+        self._settings = {"PATH": os.environ.get("PATH", ""), "KINESALITE_HOME": str(package), "AWS_REGION": REGION}
 
     @property
     def url(self) -> str:
@@ -97,48 +102,17 @@ class KinesisServer(ServerProcess):
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        # Its certificate lies in its package: it is looked for in the working directory.
-        self.launch(self._command, cwd=self._package, env=self._settings)
+        self.launch(self._command, env=self._settings)
         self.wait_until(self._is_there, OSError)
 
     def _is_there(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=5) as answer:
-            return bool(answer.status == 200)
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5):
+            return True
 
     def kill(self) -> None:
-        """Kill it with signal 9, when all that it has confirmed is in its file."""
-        with self._is_confirming:
-            if self._process is not None and self._process.poll() is None:
-                self._await_file()
+        """Kill it with signal 9, while nothing is put or resharded."""
+        with self._is_busy:
             super().kill()
-
-    def _await_file(self) -> None:
-        """Have it stand still when its file is a whole one that was begun after now."""
-        began_ns = time.time_ns()
-        deadline = time.monotonic() + self.start_timeout_s
-        num_written, last_ns = 0, 0
-        while True:
-            self.pause()
-            written_ns = self._file.stat().st_mtime_ns if self._file.exists() else 0
-            if written_ns > max(began_ns, last_ns):
-                num_written, last_ns = num_written + 1, written_ns
-            if num_written >= ENOUGH_WRITES and self._has_all():
-                return
-            self.resume()
-            assert time.monotonic() < deadline, f"it does not write its file\n{self.tail()}"
-            assert not self._has_ended(FILE_POLL_S), f"it has ended\n{self.tail()}"
-
-    def _has_all(self) -> bool:
-        """Whether its file is a whole one, with all that was put: one may be written while records come in."""
-        try:
-            streams = json.loads(self._file.read_bytes())["streams"]
-        except ValueError:
-            return False
-        for arn, stream in streams.items():
-            num_records = sum(map(len, stream["shards"].values()))
-            if num_records < self._num_confirmed[arn.rpartition("/")[2]]:
-                return False
-        return True
 
     # ---------------------------------------------------------------------------------------------------------- streams
     def client(self) -> Any:
@@ -169,7 +143,7 @@ class KinesisServer(ServerProcess):
 
     def split(self, stream: str, place: int = 0) -> None:
         """Split one of the open shards in the middle."""
-        with self._is_confirming:
+        with self._is_busy:
             self._split(stream, place)
 
     def _split(self, stream: str, place: int) -> None:
@@ -182,7 +156,7 @@ class KinesisServer(ServerProcess):
 
     def merge(self, stream: str, place: int = 0) -> None:
         """Merge one of the open shards with the next one."""
-        with self._is_confirming:
+        with self._is_busy:
             one, other = self.open_shards(stream)[place : place + 2]
             self.client().merge_shards(
                 StreamName=stream, ShardToMerge=one["ShardId"], AdjacentShardToMerge=other["ShardId"]
@@ -200,9 +174,8 @@ class KinesisServer(ServerProcess):
             low = self.open_shards(stream)[place]["HashKeyRange"]["StartingHashKey"]
             records = [{**record, "ExplicitHashKey": low} for record in records]
         for first in range(0, len(records), AT_ONCE):
-            with self._is_confirming:
+            with self._is_busy:
                 answer = client.put_records(StreamName=stream, Records=records[first : first + AT_ONCE])
-                self._num_confirmed[stream] += len(answer["Records"])
             assert not answer["FailedRecordCount"], answer
 
     def records(self, stream: str) -> list[dict[str, Any]]:
@@ -270,6 +243,6 @@ def kinesis_server(request: pytest.FixtureRequest) -> KinesisServer:
     need_client("boto3", "boto3")
     node = shutil.which("node")
     if node is None:
-        pytest.skip("there is no Node.js for kinesis-local")
+        pytest.skip("there is no Node.js for kinesalite")
     package = fetched_program()
     return the_one("kinesis", request, lambda directory: KinesisServer(package, node, directory))

@@ -4,6 +4,7 @@ may be killed, and may be started again.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import shutil
@@ -26,7 +27,7 @@ TAIL_CHARACTERS = 3_000
 
 
 class ServerProcess(ABC):
-    """One server, which keeps what it has confirmed when it is killed.
+    """One server, which keeps what it has confirmed when it is killed, and does not outlive the process that starts it.
 
     A server says how it starts (`start`, which ends with `launch` and `wait_until`), and what it can be asked.
     """
@@ -37,6 +38,7 @@ class ServerProcess(ABC):
         self._directory = directory
         self._log = directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
+        atexit.register(self._end)
 
     @abstractmethod
     def start(self) -> None:
@@ -86,6 +88,11 @@ class ServerProcess(ABC):
     def stop(self) -> None:
         """Kill it, and what it has been started with; it may be started again."""
         self.kill()
+
+    def _end(self) -> None:
+        """Kill it at the end of this process, if an error has left it running."""
+        if self._process is not None:
+            self.stop()
 
     def pause(self) -> None:
         """Have it stand still, with its connections open."""

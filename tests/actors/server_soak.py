@@ -13,6 +13,8 @@ import argparse
 import json
 import random
 import shutil
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -193,6 +195,8 @@ def run_job(
         env.enable_checkpointing(500, directory=str(directory / "checkpoints"))
         build(env)
         client = env.execute_async("soak")
+        # Servers are stopped at any end. Ray, which has begun by now, would abort.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
         producer.start()
         while deaths.number < options.faults and client.view().state not in ("FINISHED", "FAILED"):
             completed = client.view().checkpoints_completed

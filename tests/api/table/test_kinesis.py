@@ -1,4 +1,4 @@
-"""Tables of SQL that are streams of Kinesis, against kinesis-local."""
+"""Tables of SQL that are streams of Kinesis, against kinesalite."""
 
 from __future__ import annotations
 

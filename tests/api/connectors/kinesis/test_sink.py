@@ -1,4 +1,4 @@
-"""Streams of Kinesis as a sink, against kinesis-local: nothing is lost, whatever fails or is turned away.
+"""Streams of Kinesis as a sink, against kinesalite: nothing is lost, whatever fails or is turned away.
 
 Risks and families: lost records (a job that fails and is rescaled while its streams are resharded and its server is
 killed, against what was put in; a proxy that takes a part of each request), order, silent refusals.

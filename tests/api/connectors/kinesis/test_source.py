@@ -1,4 +1,4 @@
-"""Streams of Kinesis as a source, against kinesis-local: beginnings and ends, resharding, what goes wrong.
+"""Streams of Kinesis as a source, against kinesalite: beginnings and ends, resharding, what goes wrong.
 
 Risks and families: lost and doubled records, children before parents (random reshards, checkpoints and restores at
 other parallelisms, against what was put in); the middle of aggregated records; iterators that expire, rates and what

@@ -1,4 +1,4 @@
-"""The contract of sources, for a stream of Kinesis, against kinesis-local."""
+"""The contract of sources, for a stream of Kinesis, against kinesalite."""
 
 from __future__ import annotations
 
