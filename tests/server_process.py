@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib.util
+import os
 import shutil
 import signal
 import subprocess
@@ -95,8 +96,10 @@ class ServerProcess(ABC):
             self.stop()
 
     def pause(self) -> None:
-        """Have it stand still, with its connections open."""
+        """Have it stand still, with its connections open; returns when the last of its threads does."""
         self.signal(signal.SIGSTOP)
+        assert self._process is not None
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Have it go on."""

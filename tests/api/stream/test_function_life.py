@@ -282,10 +282,12 @@ PLAIN = {
     "ConnectedStreams": "",
     "BroadcastConnectedStream": "",
     "WindowedStream": (
-        "get_execution_environment get_input_type allowed_lateness side_output_late_data sum min max min_by max_by"
+        "get_execution_environment get_input_type allowed_lateness side_output_late_data combinable"
+        " sum min max min_by max_by"
     ),
     "AllWindowedStream": (
-        "get_execution_environment get_input_type allowed_lateness side_output_late_data sum min max min_by max_by"
+        "get_execution_environment get_input_type allowed_lateness side_output_late_data combinable"
+        " sum min max min_by max_by"
     ),
     "WindowedJoin": "allowed_lateness",
     "WindowedCoGroup": "allowed_lateness",
