@@ -12,7 +12,7 @@ KIP-664.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,11 @@ ANSWER_TIMEOUT_S = 30.0
 """For one answer, with all that is tried again meanwhile."""
 
 RETRY_PAUSE_S = 0.05
+
+ALL_TRANSACTIONS = "__transaction_state"
+"""The topic in which brokers keep them: who leads a part of it coordinates what is in there."""
+
+NO_LEADER = -1
 
 FIRST_TRANSACTIONS = 4
 """The newest version of EndTxn that ends a transaction under the epoch that it was begun with."""
@@ -186,7 +191,7 @@ class Coordinator:
         return self._ids(prefix, "PrepareCommit", "CompleteCommit")
 
     def _ids(self, prefix: str, *states: str) -> list[str]:
-        listed = self._asked(lambda admin: admin.list_transactions(state_filters=list(states)), "ids cannot be listed")
+        listed = self._asked(lambda admin: _listed(admin, states), "ids cannot be listed")
         found = {one.transactional_id for of_broker in listed.values() for one in of_broker}
         return sorted(one for one in found if one.startswith(prefix))
 
@@ -230,6 +235,45 @@ class Coordinator:
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
+
+
+def _listed(admin: Any, states: Sequence[str]) -> Mapping[int, Sequence[Any]]:
+    """Return the transactions in some states, by the broker that coordinates them.
+
+    A broker answers for those that it leads; of a part of them that nobody leads, or that goes to another one
+    meanwhile, the answers say nothing.
+
+    Raises:
+        KafkaError: If not all are known of.
+    """
+    leaders = _leaders(admin)
+    found: Mapping[int, Sequence[Any]] = admin.list_transactions(
+        broker_ids=None if leaders is None else sorted(set(leaders.values())), state_filters=list(states)
+    )
+    if leaders != _leaders(admin):
+        message = "transactions go to another coordinator"
+        raise _library().errors.LeaderNotAvailableError(message)
+    return found
+
+
+def _leaders(admin: Any) -> dict[int, int] | None:
+    """Who leads each part of all transactions; None if that may not be seen.
+
+    Raises:
+        KafkaError: If nobody leads one.
+    """
+    errors = _library().errors
+    (topic,) = admin.describe_topics([ALL_TRANSACTIONS])
+    kind = errors.for_code(topic["error_code"])
+    if kind is errors.TopicAuthorizationFailedError:
+        return None
+    if kind is errors.UnknownTopicOrPartitionError:
+        return {}  # there has been no transaction yet
+    found = {one["partition_index"]: one["leader_id"] for one in topic["partitions"]}
+    if kind is not errors.NoError or min(found.values(), default=NO_LEADER) == NO_LEADER:
+        message = f"a part of {ALL_TRANSACTIONS} has no leader, so its transactions are not known"
+        raise errors.LeaderNotAvailableError(message)
+    return found
 
 
 def _sent(admin: Any, request: Any, transactional_id: str) -> Any:
