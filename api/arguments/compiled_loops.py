@@ -1,8 +1,8 @@
-"""What is said before loops over keys are compiled: once per installation that takes some seconds, without a word else.
+"""What is said before loops are compiled: once per installation that takes some seconds, without a word else.
 
 numba keeps what it has compiled beside the module or, where that folder cannot be written, in the user's cache folder
 (`headrace.engine.tables.compiling`). Whether it is there is seen by its files, without loading numba: slots do that,
-and not the program. So this knows of slots on this machine alone.
+and not the program, unless it runs data sets itself. So this knows of slots on this machine alone.
 
 Source: numba's ``_CacheImpl`` and its locators.
 """
@@ -11,29 +11,37 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from headrace.engine.functions.operator import FRAME_LOOPS
 from headrace.engine.graph.job_graph import JobGraph
+from headrace.engine.plan.plan import Node, OverGroups, walk
 
-__all__ = ["are_compiled", "loops_to_compile"]
-
-_LOOPS = "headrace.engine.tables.table_loops"
+__all__ = ["are_compiled", "compiling_line", "loops_of_job", "loops_of_plan"]
 
 
-def loops_to_compile(job_graph: JobGraph) -> str | None:
-    """Return the line that tells of it; None if no operator of a job has such loops, or they are compiled.
+def loops_of_job(job_graph: JobGraph) -> list[str]:
+    """Return the modules of loops by which the operators of a job go."""
+    operators = (one.operator for vertex in job_graph.vertices.values() for one in vertex.chain)
+    return sorted({module for one in operators for module in one.compiled_loops})
+
+
+def loops_of_plan(roots: tuple[Node, ...]) -> list[str]:
+    """Return the modules of loops by which a plan of data sets is run: OVER alone has some."""
+    return list(FRAME_LOOPS) if any(isinstance(node, OverGroups) for node in walk(*roots)) else []
+
+
+def compiling_line(modules: Iterable[str]) -> str | None:
+    """Return the line that tells of it; None if the loops of all modules are compiled.
 
     Of folders that cannot be looked into nothing is told: a job runs without that.
     """
-    operators = (one.operator for vertex in job_graph.vertices.values() for one in vertex.chain)
-    if not any(one.has_compiled_loops for one in operators):
-        return None
-    source = _source()
     try:
-        if are_compiled(source):
+        source = next((one for one in map(_source, modules) if not are_compiled(one)), None)
+        if source is None:
             return None
         place = next((one for one in _folders(source) if _can_be_written(one)), None)
     except OSError:
@@ -42,8 +50,8 @@ def loops_to_compile(job_graph: JobGraph) -> str | None:
     return f"compiling loops for the first use, which takes some seconds; they are kept {'in ' * bool(place)}{kept}"
 
 
-def _source() -> Path:
-    spec = find_spec(_LOOPS)
+def _source(module: str) -> Path:
+    spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin)

@@ -37,8 +37,10 @@ from headrace.engine.plan.run_watch import RunWatch
 from headrace.state.files.filesystem import filesystem_for
 
 from ..arguments.checks import text, whole
+from ..arguments.compiled_loops import loops_of_plan
 from ..arguments.places import absolute_place
 from ..jobs.deployment import rest_from_environment
+from ..jobs.progress import tell_of_loops
 from ..jobs.shown_program import ProgramShown, is_only_shown
 from .dataset import DataSet
 from .file_types import plain_schema
@@ -367,6 +369,8 @@ class ExecutionEnvironment(DataSetSources):
                 from headrace.engine.optimizer.plan_text import explain_text
 
                 told.plan = explain_text(optimized)
+            if self._executor_name == "local":
+                tell_of_loops(loops_of_plan(optimized), listener)
             if listener is not None:
                 around.enter_context(showing(record, listener, since_s))
             if told is not None or listener is not None:

@@ -17,16 +17,15 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.engine.graph.job_graph import JobGraph
 from headrace.engine.protocol.states import StageState
 
-from ..arguments.compiled_loops import loops_to_compile
+from ..arguments.compiled_loops import compiling_line
 from ..arguments.places import is_submitted
 from .notebook_output import is_notebook
 
@@ -513,12 +512,18 @@ class NotebookProgress(Progress):
             self._handle.update(content)
 
 
-def tell_of_loops(job_graph: JobGraph, progress: object) -> None:
-    """Tell of it where a job's progress is shown, else on a terminal, unless ``HEADRACE_PROGRESS`` is ``none``."""
+def tell_of_loops(modules: Iterable[str], progress: object) -> None:
+    """Tell that loops are to be compiled, if they are: where a job's progress is shown, else on a terminal or in a
+    notebook, unless ``HEADRACE_PROGRESS`` is ``none``.
+
+    Args:
+        modules: Of the loops of the job.
+        progress: Who is told of it.
+    """
     tell = progress.note if isinstance(progress, Progress) else write_line
-    is_shown = isinstance(progress, Progress) or sys.stderr.isatty()
+    is_shown = isinstance(progress, Progress) or sys.stderr.isatty() or is_notebook()
     if is_shown and os.environ.get("HEADRACE_PROGRESS") != "none":
-        line = loops_to_compile(job_graph)
+        line = compiling_line(modules)
         if line is not None:
             tell(line)
 

@@ -44,6 +44,7 @@ from headrace.state.identifiers import JobId
 from headrace.state.reading.program_pickles import dump_program
 
 from ..arguments.absent_names import absence_of
+from ..arguments.compiled_loops import loops_of_job
 from ..arguments.places import absolute_place, check_shared_places
 from ..jobs.application_run import ApplicationRun
 from ..jobs.attendance import Attendance, is_at_terminal
@@ -428,7 +429,7 @@ class StreamExecutionEnvironment(EnvironmentSources):
             is_reached = self._cluster_settings.rest is not None or (is_on_ray and not cluster.is_on_private_ray())
             progress.begins(JobStart(job_id, job_name, delivery, is_kept, is_reached, offered))
         if self._actor_system != "ray" or cluster.is_on_private_ray():
-            tell_of_loops(job_graph, progress)
+            tell_of_loops(loops_of_job(job_graph), progress)
         may_serve = self._actor_system == "ray" or self._cluster_settings.rest is not None
         if progress is not None and may_serve and is_link_wanted() and not self._deployment.is_detached:
             self._links.append(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from ..columns.records import Batch, RowKinds
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import TABLE_LOOPS, Operator, OperatorContext
 from ..operators.column_operators import naming_operator
 from .changes import columns_of, parts_of, plain_schema, signs_of
 
@@ -70,7 +70,7 @@ class ByKey(Operator):
     keyed = True
     keeps_columns = True
     takes_changes = True
-    has_compiled_loops = True
+    compiled_loops = TABLE_LOOPS
 
     _state: Kept
 

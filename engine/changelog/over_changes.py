@@ -23,7 +23,7 @@ import pyarrow as pa
 from headrace.state.errors import ProgramError
 
 from ..frames.frame_calls import Frame, output_type
-from ..functions.operator import OperatorContext
+from ..functions.operator import FRAME_LOOPS, OperatorContext
 from ..operators.column_operators import naming_operator
 from .by_key import OneInput
 from .changes import check_names, require_one_subtask
@@ -51,6 +51,8 @@ class ChangingOver(OneInput):
         ProgramError: If a column is not there or a name is taken.
         TypeMismatchError: If something does not exist for the types.
     """
+
+    compiled_loops = FRAME_LOOPS
 
     def __init__(
         self,

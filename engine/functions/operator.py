@@ -34,6 +34,8 @@ from .keys import KeySelector
 from .steps import StepMeter
 
 __all__ = [
+    "FRAME_LOOPS",
+    "TABLE_LOOPS",
     "ArrivalOrder",
     "BatchOrder",
     "CallLater",
@@ -56,6 +58,12 @@ StartOffload = Callable[[Callable[[], Any], OffloadEnd, OffloadKind], int]
 
 KeyFields = tuple[str, ...]
 """Names of the fields that are a key, in its order."""
+
+TABLE_LOOPS: tuple[str, ...] = ("headrace.engine.tables.table_loops",)
+"""Modules of loops that whoever keeps tables goes over keys by."""
+
+FRAME_LOOPS: tuple[str, ...] = (*TABLE_LOOPS, "headrace.engine.frames.loops")
+"""Modules of loops that whoever computes frames of OVER goes over rows by."""
 
 CallLater = Callable[[int, Callable[[], None]], int]
 """Takes a delay in milliseconds and what to call then; gives a number by which it can be cancelled, like work."""
@@ -295,8 +303,9 @@ class Operator:
     keeps_work: bool = False
     """Whether its work outside goes on when the job is suspended: what it commits counts still."""
 
-    has_compiled_loops: bool = False
-    """Whether it goes over keys by loops that are compiled, which the first use of an installation waits for."""
+    compiled_loops: tuple[str, ...] = ()
+    """Modules of the loops by which it goes over keys: they are compiled, which the first use of an installation waits
+    for. `TABLE_LOOPS` or `FRAME_LOOPS`."""
 
     def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
         """By which fields of its output records are where their keys belong, if records come dealt out by key.

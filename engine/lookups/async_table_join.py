@@ -29,7 +29,7 @@ from headrace.state.reading.arrow_reading import read_arrow_stream
 from ..columns.records import MAX_BATCH_ROWS, Batch, Timestamps
 from ..connectors.table_lookup import TableLookup
 from ..functions.async_functions import AsyncRetryStrategies, AsyncRetryStrategy
-from ..functions.operator import OperatorContext
+from ..functions.operator import TABLE_LOOPS, OperatorContext
 from ..operators.async_operator import Asked, AsyncRequest, AsyncWaitOperator
 from ..operators.column_operators import naming_operator
 from .batch_questions import LookupMetrics, LookupTerms, Question, RememberedRows
@@ -58,7 +58,7 @@ class AsyncLookupJoinOfTables(AsyncWaitOperator):
     """
 
     may_change_records = False
-    has_compiled_loops = True
+    compiled_loops = TABLE_LOOPS
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..columns.records import Batch
 from ..connectors.table_lookup import TableLookup
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import TABLE_LOOPS, Operator, OperatorContext
 from ..operators.column_operators import naming_operator
 from .batch_questions import LookupMetrics, LookupTerms, RememberedRows
 from .enrichment import LookupCache
@@ -36,7 +36,7 @@ class LookupJoinOfTables(Operator):
 
     may_change_records = False
     face = "columns"
-    has_compiled_loops = True
+    compiled_loops = TABLE_LOOPS
 
     def __init__(self, lookup: TableLookup, terms: LookupTerms, cache: LookupCache | None = None) -> None:
         self.lookup = lookup

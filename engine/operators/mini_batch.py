@@ -41,7 +41,7 @@ class MiniBatch(Operator):
         self.keeps_columns = operator.keeps_columns
         self.face = operator.face
         self.takes_changes = operator.takes_changes
-        self.has_compiled_loops = operator.has_compiled_loops
+        self.compiled_loops = operator.compiled_loops
 
     def kept_keys(self, keys: Sequence[KeyFields]) -> frozenset[KeyFields]:
         return self.operator.kept_keys(keys)

@@ -28,7 +28,7 @@ from ..changelog.changes import check_names, columns_of, plain_schema, signs_of
 from ..changelog.join_type import JoinType
 from ..columns.expressions import Expression
 from ..columns.records import MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Batch, Watermark
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import TABLE_LOOPS, Operator, OperatorContext
 from ..operators.column_operators import naming_operator
 from ..operators.event_time import OperatorWatermark
 
@@ -59,7 +59,7 @@ class IntervalJoinOfTables(Operator):
     face = "columns"
     keyed = True
     keeps_columns = True
-    has_compiled_loops = True
+    compiled_loops = TABLE_LOOPS
 
     def __init__(
         self,

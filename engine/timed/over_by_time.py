@@ -31,7 +31,7 @@ from headrace.state.errors import ProgramError
 from ..changelog.changes import check_names, columns_of, plain_schema, require_one_subtask
 from ..columns.records import Batch, Watermark
 from ..frames.frame_calls import Frame, output_type
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import FRAME_LOOPS, Operator, OperatorContext
 from ..operators.column_operators import naming_operator
 from ..operators.event_time import OperatorWatermark
 from .kept import kept_for
@@ -64,7 +64,7 @@ class OverAggregate(Operator):
     face = "columns"
     keyed = True
     keeps_columns = True
-    has_compiled_loops = True
+    compiled_loops = FRAME_LOOPS
 
     def __init__(
         self,

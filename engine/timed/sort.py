@@ -23,7 +23,7 @@ from headrace.state.errors import ProgramError
 
 from ..changelog.changes import check_names, columns_of, plain_schema, require_one_subtask
 from ..columns.records import Batch, Watermark
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import TABLE_LOOPS, Operator, OperatorContext
 from ..operators.column_operators import naming_operator
 from ..operators.event_time import OperatorWatermark
 
@@ -49,7 +49,7 @@ class TemporalSort(Operator):
     face = "columns"
     keyed = True
     keeps_columns = True
-    has_compiled_loops = True
+    compiled_loops = TABLE_LOOPS
 
     def __init__(self, orders: Sequence[tuple[str, bool, bool | None]], *, input_schema: pa.Schema) -> None:
         self.orders = tuple(orders)

@@ -29,7 +29,7 @@ from ..changelog.changes import check_names, columns_of, plain_schema
 from ..columns.conditions import require_condition, where_true
 from ..columns.expressions import Expression
 from ..columns.records import Batch, RowKind, Watermark
-from ..functions.operator import Operator, OperatorContext
+from ..functions.operator import TABLE_LOOPS, Operator, OperatorContext
 from ..operators.column_operators import naming_operator
 from ..operators.event_time import OperatorWatermark
 
@@ -61,7 +61,7 @@ class TemporalJoinOfTables(Operator):
     keyed = True
     keeps_columns = True
     takes_changes = True
-    has_compiled_loops = True
+    compiled_loops = TABLE_LOOPS
 
     def __init__(
         self,
