@@ -168,10 +168,13 @@ class QueryGenerator:
         names = [f"x{i}" for i in range(len(kinds))]
         orders = ", ".join(f"{name}{self._draw.choice(('', ' DESC'))}" for name in names)
         keys = f"PARTITION BY {self._draw.choice(names)} " if self._often(0.7) else ""
-        ranked = f"SELECT *, ROW_NUMBER() OVER ({keys}ORDER BY {orders}) AS place FROM ({inner.text}) AS {alias}"
+        place, first = f"ROW_NUMBER() OVER ({keys}ORDER BY {orders})", self._draw.randint(1, 3)
+        if self._often(0.3):
+            text = f"SELECT {', '.join(names)} FROM ({inner.text}) AS {alias} QUALIFY {place} <= {first}"
+            return Generated(text, tuple(kinds))
+        ranked = f"SELECT *, {place} AS place FROM ({inner.text}) AS {alias}"
         return Generated(
-            f"SELECT {', '.join(names)} FROM ({ranked}) AS {self._alias()} WHERE place <= {self._draw.randint(1, 3)}",
-            tuple(kinds),
+            f"SELECT {', '.join(names)} FROM ({ranked}) AS {self._alias()} WHERE place <= {first}", tuple(kinds)
         )
 
     # -- FROM ----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from headrace.engine.plan.plan import Node, Order
 from .clock import asks_clock, with_clock
 from .contract import Tables
 from .correlation import Correlation
-from .expressions import STANDS_FOR, ExpressionBinder, whole_number
+from .expressions import STANDS_FOR, ExpressionBinder, is_aggregate_call, whole_number
 from .from_clause import FromClause
 from .functions.coercion import cast_to, common_type
 from .functions.contract import Typed
@@ -45,7 +45,6 @@ from .window_functions import legacy_window, windowed
 __all__ = ["QueryBinder"]
 
 _REFUSED = {
-    "qualify": "QUALIFY",
     "connect": "CONNECT BY",
     "laterals": "LATERAL",
     "pivots": "PIVOT",
@@ -241,7 +240,7 @@ class _Select:
         notes = (*hint_notes(tree, relation.scope, self._text), *ttls.notes())
         if notes:
             relation = Relation(self._builder.noted(relation.node, notes), relation.scope)
-        if asks_clock(*tree.expressions, tree.args.get("order")):
+        if asks_clock(*tree.expressions, tree.args.get("order"), tree.args.get("qualify")):
             relation, self._clock = with_clock(self._builder, relation)
         return relation
 
@@ -252,15 +251,38 @@ class _Select:
         if counted is not None:
             return self._in_count_windows(relation, projections, counted)
         binder: ExpressionBinder
-        if self._is_grouped([tree for tree, _ in projections]):
-            relation, binder, projections = self._grouped(relation, projections, having)
+        qualify = self._qualify(projections, relation.scope)
+        trees = [*(tree for tree, _ in projections), *([] if qualify is None else [qualify])]
+        if self._is_grouped(trees):
+            relation, binder = self._grouped(relation, projections, having, trees=trees)
         else:
             binder = self._queries.binder(relation.scope)
-            relation = self._with_subqueries(relation, binder, [tree for tree, _ in projections])
-        if any(over_calls(one) for one, _ in projections):
+            relation = self._with_subqueries(relation, binder, trees)
+        if any(map(over_calls, trees)):
             over = OverBinder(self._queries, relation, binder, tuple(self._carried.values()))
-            relation, binder = over.bound([one for one, _ in projections])
+            relation, binder = over.bound(trees)
+        if qualify is not None:
+            condition = binder.condition(qualify)
+            relation = Relation(self._builder.filtered(relation.node, condition.expression), relation.scope)
         return self._selected(relation, binder, projections)
+
+    def _qualify(self, projections: list[tuple[Any, str]], scope: Scope) -> Any:
+        """The condition of QUALIFY, in which columns of SELECT that no table has have become what they are; None
+        without one.
+        """
+        clause = self._tree.args.get("qualify")
+        if clause is None:
+            return None
+        there = {one.name for one in scope.columns}
+        named = {name: tree for tree, name in projections if name not in there}
+        condition = exp.Paren(this=clause.this.copy())
+        for one in list(condition.find_all(exp.Column)):
+            if one.name in named and not one.table and one.find_ancestor(exp.Query) is None:
+                one.replace(exp.Paren(this=named[one.name].copy()))
+        if not over_calls(condition):
+            message = "QUALIFY goes by a call of OVER"
+            raise self._text.error(message, clause, hint="WHERE is a condition of rows, HAVING one of groups")
+        return condition
 
     def _is_grouped(self, trees: Iterable[Any]) -> bool:
         if self._tree.args.get("group") is not None or self._tree.args.get("having") is not None:
@@ -288,9 +310,10 @@ class _Select:
         tree = self._tree
         is_cut = any(tree.args.get(one) for one in ("limit", "offset"))
         is_plain = not (
-            is_cut or any(over_calls(one) for one in tree.expressions) or self._is_grouped(tree.expressions)
-        )
-        clauses = (tree.args.get(one) for one in ("group", "having", "order"))
+            is_cut or any(map(over_calls, (*tree.expressions, tree.args.get("qualify"))))
+            or self._is_grouped(tree.expressions)
+        )  # fmt: skip
+        clauses = (tree.args.get(one) for one in ("group", "having", "order", "qualify"))
         others = [*tree.expressions, *(one for one in clauses if one is not None)]
         keeps = is_test and is_plain
         around = Correlation(self._queries, self._outer, others, keeps_conditions=keeps)
@@ -318,8 +341,7 @@ class _Select:
             message = "LIMIT 0 and OFFSET are not supported behind an aggregate without GROUP BY"
             raise SqlError(message)
         having = self._tree.args.get("having")
-        grouped, binder, _ = self._grouped(relation, projections, having, drops=False)
-        assert isinstance(binder, GroupedBinder)
+        grouped, binder = self._grouped(relation, projections, having, drops=False)
         value = cast_null(binder.bind(projections[0][0]))
         if having is not None:
             kept = binder.condition(having.this).expression
@@ -388,9 +410,11 @@ class _Select:
     # -- groups --------------------------------------------------------------------------------------------------------
 
     def _grouped(
-        self, relation: Relation, projections: list[tuple[Any, str]], having: Any, *, drops: bool = True
-    ) -> tuple[Relation, ExpressionBinder, list[tuple[Any, str]]]:
-        """Rows of groups, and what makes expressions over them."""
+        self, relation: Relation, projections: list[tuple[Any, str]], having: Any, *, trees: list[Any] | None = None,
+        drops: bool = True,
+    ) -> tuple[Relation, GroupedBinder]:  # fmt: skip
+        """Rows of groups, and what makes expressions over them: those of SELECT, or of SELECT and QUALIFY."""
+        asked = [tree for tree, _ in projections] if trees is None else trees
         trees = self._group_trees()
         windows = [one for one in trees if window_call(one)]
         inner = self._queries.binder(relation.scope)
@@ -418,15 +442,9 @@ class _Select:
         by_border = {border: keys[value.expression.structure] for border, value in window.items()}
         binder = GroupedBinder(inner, keys, set(names), by_border, lambda places: sets.grouping(places, number or ""))
         # What is asked for is known when everything has been bound once.
-        self._meet_subqueries(binder, [tree for tree, _ in projections])
-        for tree, _ in projections:
-            if not over_calls(tree):
-                binder.bind(tree)
-            else:
-                for one in over_calls(tree):
-                    for part in (*one.args.get("partition_by", ()), *_order_trees(one), *one.this.expressions):
-                        if not isinstance(part, exp.Star):
-                            binder.bind(part)
+        self._meet_subqueries(binder, asked)
+        for tree in asked:
+            self._meet_groups(binder, tree)
         condition = None if having is None else binder.condition(having.this)
         for one in [] if self._tree.args.get("order") is None else self._tree.args["order"].expressions:
             if has_aggregates(one.this, self._functions):
@@ -437,7 +455,24 @@ class _Select:
         found = binder.subqueries.attach(Relation(grouped, Scope(self._of_groups(relation.scope, names, values, keys))))
         if condition is not None and drops:
             found = Relation(self._builder.filtered(found.node, condition.expression), found.scope)
-        return found, binder, projections
+        return found, binder
+
+    def _meet_groups(self, binder: GroupedBinder, tree: Any) -> None:
+        """Tell of the aggregates of an expression, of calls of OVER in it those of their parts."""
+        if not over_calls(tree) or is_aggregate_call(tree, self._functions):
+            binder.bind(tree)
+            return
+        if isinstance(tree, exp.Window):
+            arguments = tree.this.expressions
+            if arguments and isinstance(arguments[0], exp.Distinct):
+                arguments = arguments[0].expressions
+            for part in (*tree.args.get("partition_by", ()), *_order_trees(tree), *arguments):
+                if not isinstance(part, exp.Star):
+                    binder.bind(part)
+            return
+        for one in tree.iter_expressions():
+            if over_calls(one) or has_aggregates(one, self._functions):
+                self._meet_groups(binder, one)
 
     def _in_count_windows(
         self, relation: Relation, projections: list[tuple[Any, str]], window: CountWindow

@@ -32,6 +32,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
         "distinct",
         "kind",
         "windows",
+        "qualify",
         "hint",
         "match",
     ),
@@ -51,6 +52,7 @@ _PARTS: dict[type, tuple[str, ...]] = {
     exp.Join: ("this", "on", "using", "side", "kind", "method"),
     exp.Where: ("this",),
     exp.Having: ("this",),
+    exp.Qualify: ("this",),
     exp.Group: ("expressions", "grouping_sets", "cube", "rollup", "totals", "all"),
     exp.GroupingSets: ("expressions",),
     exp.Cube: ("expressions",),
@@ -114,10 +116,6 @@ _PARTS: dict[type, tuple[str, ...]] = {
 }
 
 
-_INSTEAD = {"qualify": "call OVER in a subquery, and ask for its column in the WHERE of the query around it"}
-"""By a part that is not understood, how the same is said."""
-
-
 def require_understood(tree: Any, text: SqlText) -> None:
     """Refuse a statement that says more than is understood.
 
@@ -132,5 +130,4 @@ def require_understood(tree: Any, text: SqlText) -> None:
             if part not in parts and value not in (None, False, [], ""):
                 what = part.strip("_").replace("_", " ").upper()
                 message = f"{what} is not supported in {type(node).__name__.upper()}"
-                place = value if isinstance(value, exp.Qualify) else node
-                raise text.error(message, place, hint=_INSTEAD.get(part))
+                raise text.error(message, node)

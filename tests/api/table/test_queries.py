@@ -49,6 +49,15 @@ QUERIES = (
     "(SELECT a, COUNT(*) AS s FROM l WHERE a IS NOT NULL GROUP BY a) AS g) AS t WHERE n <= 2",
     "SELECT a, b, n FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY a ORDER BY b, c) AS n FROM u) AS t "
     "WHERE 2 <= n AND 4 > n",
+    "SELECT a, b, ROW_NUMBER() OVER (PARTITION BY a ORDER BY b, c) AS n FROM u WHERE b > 0 QUALIFY n <= 2",
+    "SELECT a, b FROM u QUALIFY ROW_NUMBER() OVER (PARTITION BY a ORDER BY b DESC, c) = 1 AND b > 1",
+    "SELECT DISTINCT a FROM l QUALIFY COUNT(*) OVER (PARTITION BY a) > 1",
+    "SELECT a, SUM(b) AS s FROM l GROUP BY a HAVING COUNT(*) > 1 QUALIFY RANK() OVER (ORDER BY s DESC) <= COUNT(*)",
+    "SELECT a, b FROM l QUALIFY SUM(b) OVER (PARTITION BY a) > (SELECT AVG(d) FROM r)",
+    "SELECT a, b FROM l WHERE a IN (SELECT r.a FROM r WHERE r.d > l.b QUALIFY COUNT(*) OVER () > 1)",
+    "SELECT a, SUM(b) + RANK() OVER (ORDER BY COUNT(*)) AS x, MAX(b) * RANK() OVER (ORDER BY MIN(b)) AS y "
+    "FROM l GROUP BY a",
+    "SELECT a, CASE WHEN SUM(b) > 4 THEN RANK() OVER (ORDER BY a) ELSE -MIN(b) END AS x FROM l GROUP BY a",
     "SELECT l.b, r.d, y.b AS z FROM l JOIN r ON l.a = r.a RIGHT JOIN u AS y ON y.a = l.a WHERE l.b = r.d",
     "SELECT l.b, r.d, y.b AS z FROM l JOIN r ON l.a = r.a FULL JOIN u AS y ON y.a = l.a WHERE l.b = r.d",
     "SELECT l.a, r.a FROM l JOIN r ON l.a = r.a ORDER BY l.a",
