@@ -108,7 +108,10 @@ class AggregateFunction(Function, ABC, Generic[IN, ACC, OUT]):
         """Return the result; the accumulator goes on being used."""
 
     def merge(self, acc_a: ACC, acc_b: ACC) -> ACC:
-        """Return both accumulators in one; needed only for session windows, which merge."""
+        """Return both accumulators in one: a new one, or either of them.
+
+        Needed for session windows, which merge, and for windows that are ``combinable``.
+        """
         message = f"{type(self).__name__} has no merge(acc_a, acc_b), which windows that merge need"
         raise ProgramError(message)
 

@@ -5,17 +5,22 @@ pickled and sent is then a pair of key and content for each key of a batch, not 
 the records no longer goes to one subtask whole. The window operator merges the contents; its state is the same either
 way.
 
-Every record keeps the effect that it has by itself. Only those are combined that cannot be late behind the shuffle;
-others go on one by one, so each is counted as late, or makes its window fire again, as before. A batch that has hardly
-two records of a key gains nothing: then the next ones go on record by record, too, until one is tried again.
+Every record keeps the effect that it has by itself. Only those are combined that are ahead of the watermark, and so
+cannot be late behind the shuffle; others go on one by one, so each is counted as late, or makes its window fire again,
+as before. Records that no window covers, and that are not late, go nowhere. In a job that was restored the watermark
+behind the shuffle may be ahead of that here all the same (`BeforeShuffle`): then pairs say of how many records they
+are, so that what is late is counted right; a window that fires again does so once for all records of a pair.
+
+Batches that have hardly two records of a key gain nothing: then the next ones go on record by record, too, until some
+are tried again.
 
 Source: Flink's ``LocalSlicingWindowAggOperator`` and ``AggregatePhaseStrategy``; Beam's combiner lifting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +40,13 @@ from .window_operator import checked_aggregate
 
 __all__ = ["LocalCombiner"]
 
-_LEFT_ALONE = 31
-"""How many batches are not combined behind one where that did not pay."""
+_Places: TypeAlias = npt.NDArray[np.intp]
+
+_LEAST_RECORDS = 64
+"""So many records must have been combined, of one batch or of some, before it is judged whether that pays."""
+
+_TRIED_EVERY = 32
+"""Where combining does not pay one of so many batches is combined all the same."""
 
 
 class LocalCombiner(BeforeShuffle):
@@ -66,8 +76,10 @@ class LocalCombiner(BeforeShuffle):
             self._function = UserFunction(reduce, "reduce")
         else:
             self._function = checked_aggregate(aggregate, needs_merge=True)
-        # How many batches are still left alone.
-        self._left_alone = 0
+        # How many batches are passed on, record by record, before one is combined again.
+        self._num_passed_on = 0
+        # Since it was judged last whether that pays: how many records were combined, to how many pairs.
+        self._num_tried = self._num_pairs = 0
 
     def open(self, context: OperatorContext) -> None:
         super().open(context)
@@ -83,61 +95,66 @@ class LocalCombiner(BeforeShuffle):
         times = event_times(batch)
         keys = keys_of(self._key_selector, batch, self.context)
         try:
-            for pairs, their_times in self._pairs(keys, batch.rows, times):
-                self.context.output.emit(Batch.of_rows(pairs, their_times))
+            pairs, their_times = self._pairs(keys, batch.rows, times)
         except BaseException as error:
             note_event_time(error, batch.rows, times)
             raise_in_function(error, self._function.name, self.context)
+        self.context.output.emit(Batch.of_rows(pairs, their_times))
 
-    def _pairs(
-        self, keys: list[Any], rows: list[Any], times: Timestamps
-    ) -> Iterator[tuple[list[tuple[Any, Any]], Timestamps]]:
+    def _pairs(self, keys: list[Any], rows: list[Any], times: Timestamps) -> tuple[list[tuple[Any, ...]], Timestamps]:
         """The records as pairs of key and content, and the times of these: of a slice its last millisecond."""
-        if self._left_alone:
-            self._left_alone -= 1
-            yield self._one_by_one(keys, rows), times
-            return
-        ends = self._ends_of_slices(times)
-        num_pairs = 0
-        for members in self._groups_of(ends):
-            chosen_keys, chosen_rows = keys, rows
-            if len(members) < len(keys):
+        if self._num_passed_on:
+            self._num_passed_on -= 1
+            return self._one_by_one(keys, rows), times
+        ends, alone, ahead = self._divided(times)
+        if len(ahead) == len(keys) and (ends == ends[0]).all():  # as most batches are
+            pairs = self._combined(keys, rows)
+            pair_times = np.full(len(pairs), ends[0], np.int64)
+        else:
+            places = alone.tolist()
+            pairs = self._one_by_one([keys[i] for i in places], [rows[i] for i in places])
+            found = [times[alone]]
+            for members in _runs_of(ahead, ends):
                 places = members.tolist()
-                chosen_keys, chosen_rows = [keys[i] for i in places], [rows[i] for i in places]
-            end_ms = int(ends[members[0]])
-            if end_ms <= self._late_until_ms:
-                pairs, their_times = self._one_by_one(chosen_keys, chosen_rows), times[members]
-            else:
-                contents: dict[Any, Any] = {}
-                self._contents.add_all(contents, chosen_keys, chosen_rows)
-                self._num_folded.inc(len(chosen_keys))
-                pairs, their_times = list(contents.items()), np.full(len(contents), end_ms, np.int64)
-            num_pairs += len(pairs)
-            yield pairs, their_times
-        if 2 * num_pairs > len(keys):
-            self._left_alone = _LEFT_ALONE
+                combined = self._combined([keys[i] for i in places], [rows[i] for i in places])
+                pairs += combined
+                found.append(np.full(len(combined), ends[members[0]], np.int64))
+            pair_times = np.concatenate(found)
+        if self._num_tried >= _LEAST_RECORDS:
+            if 2 * self._num_pairs > self._num_tried:
+                self._num_passed_on = _TRIED_EVERY - 1
+            self._num_tried = self._num_pairs = 0
+        return pairs, pair_times
 
-    def _ends_of_slices(self, times: Timestamps) -> Timestamps:
-        """The last millisecond of each record's slice; for a record that no window covers its own time."""
-        layout = self._layout
+    def _divided(self, times: Timestamps) -> tuple[Timestamps, _Places, _Places]:
+        """The last millisecond of each record's slice; which records go on one by one, and which are combined: their
+        places, in order. Those that are neither are in no window, and not late.
+        """
+        layout, late_until_ms = self._layout, self._late_until_ms
         indices, base = layout.slice_indices(times)
         ends: Timestamps = base + (indices + 1) * layout.width_ms - 1
-        return np.where(layout.in_gap(times), times, ends) if layout.has_gaps else ends
+        if not layout.has_gaps:
+            is_alone, is_ahead = ends <= late_until_ms, ends > late_until_ms
+        else:  # what is in a gap is late by its own time
+            in_gap = layout.in_gap(times)
+            may_be_late = self.context.is_restored | (times <= late_until_ms)
+            is_alone = np.where(in_gap, may_be_late, ends <= late_until_ms)
+            is_ahead = ~(in_gap | is_alone)
+        return ends, np.flatnonzero(is_alone), np.flatnonzero(is_ahead)
 
-    def _groups_of(self, ends: Timestamps) -> Iterator[npt.NDArray[np.intp]]:
-        """The places of records that may be late, in order, as each may fire a window; then those of each slice."""
-        if self._late_until_ms < ends[0] and (ends == ends[0]).all():  # as most batches are
-            yield np.arange(len(ends))
-            return
-        order = np.argsort(ends, kind="stable")
-        first_ahead = int(np.searchsorted(ends, self._late_until_ms, "right", sorter=order))
-        if first_ahead:
-            yield np.sort(order[:first_ahead])
-        ahead = order[first_ahead:]
-        if len(ahead):
-            yield from np.split(ahead, np.flatnonzero(np.diff(ends[ahead])) + 1)
+    def _combined(self, keys: list[Any], rows: list[Any]) -> list[tuple[Any, ...]]:
+        """One pair for each key of records of one slice."""
+        contents: dict[Any, Any] = {}
+        self._contents.add_all(contents, keys, rows)
+        self._num_folded.inc(len(keys))
+        self._num_tried += len(keys)
+        self._num_pairs += len(contents)
+        if self.context.is_restored:
+            numbers = Counter(keys)
+            return [(key, content, numbers[key]) for key, content in contents.items()]
+        return list(contents.items())
 
-    def _one_by_one(self, keys: list[Any], rows: list[Any]) -> list[tuple[Any, Any]]:
+    def _one_by_one(self, keys: list[Any], rows: list[Any]) -> list[tuple[Any, ...]]:
         if self._reduces:
             return list(zip(keys, rows, strict=True))
         add_run = self._contents.add_run
@@ -148,3 +165,11 @@ class LocalCombiner(BeforeShuffle):
 
     def __repr__(self) -> str:
         return f"LocalCombiner({self._key_selector!r}, {self._function.name})"
+
+
+def _runs_of(places: _Places, ends: Timestamps) -> list[_Places]:
+    """Places of records by slice, oldest first, each in order."""
+    if not len(places):
+        return []
+    ordered = places[np.argsort(ends[places], kind="stable")]
+    return np.split(ordered, np.flatnonzero(np.diff(ends[ordered])) + 1)

@@ -175,19 +175,29 @@ class AggregatedContents:
 class CombinedContents:
     """Contents of which parts come ready: instead of records pairs of key and content, to be merged.
 
+    A pair may have a third place: of how many records it is; without it is of one, or of some that cannot be late.
+
     Args:
         contents: How these parts were made, `ReducedContents` or `AggregatedContents`.
+        overlap: Whether a part may be for several windows: then each has an accumulator of its own, as functions may
+            change one accumulator into the merged one.
     """
 
-    def __init__(self, contents: WindowContents) -> None:
-        self._contents = contents
+    def __init__(self, contents: WindowContents, *, overlap: bool) -> None:
         self.merge, self.result, self.elements = contents.merge, contents.result, contents.elements
+        self._own = copied if overlap and isinstance(contents, AggregatedContents) else None
+
+    @staticmethod
+    def num_records(pairs: Iterable[tuple[Any, ...]]) -> int:
+        """Return of how many records pairs are."""
+        return sum(pair[2] if len(pair) > 2 else 1 for pair in pairs)
 
     def add_all(self, contents: MutableMapping[Any, Any], keys: Sequence[Any], rows: Sequence[Any]) -> None:
-        get, merge, missing = contents.get, self.merge, MISSING
+        get, merge, own, missing = contents.get, self.merge, self._own, MISSING
         key = part = None
         try:
-            for key, (_, part) in zip(keys, rows, strict=True):
+            for key, pair in zip(keys, rows, strict=True):
+                part = pair[1] if own is None else own(pair[1])
                 content = get(key, missing)
                 contents[key] = part if content is missing else merge(content, part)
         except BaseException as error:

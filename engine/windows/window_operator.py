@@ -40,7 +40,7 @@ from ..functions.side_outputs import OutputTag
 from ..functions.tracebacks import note_event_time
 from ..functions.user_function import UserFunction, keys_of, raise_in_function
 from ..operators.event_time import OperatorWatermark
-from .assigners import CountWindows, MergingWindowAssigner, WindowAssigner
+from .assigners import CountWindows, MergingWindowAssigner, SlidingWindows, WindowAssigner
 from .contents import (
     AggregatedContents,
     CombinedContents,
@@ -150,7 +150,8 @@ class WindowOperator(Operator):
         else:
             contents = ElementContents()
         if self._is_combined:
-            contents = CombinedContents(contents)
+            assert isinstance(self._assigner, SlidingWindows)  # tumbling ones are
+            contents = CombinedContents(contents, overlap=self._assigner.slide_ms < self._assigner.size_ms)
         self._results = results = WindowResults(
             contents, self._process, self._result_row, context, lambda: watermark.current_ms, self._merges
         )
@@ -201,7 +202,9 @@ class WindowOperator(Operator):
 
     def _on_late_records(self, batch: Batch, late: list[int]) -> None:
         """Count the late records of a batch as dropped, or send them to the side output for late data."""
-        self.context.reject_late(len(late), lambda: batch.take(np.array(late, dtype=np.intp)), self._late_tag)
+        rows = batch.rows
+        number = CombinedContents.num_records(rows[i] for i in late) if self._is_combined else len(late)
+        self.context.reject_late(number, lambda: batch.take(np.array(late, dtype=np.intp)), self._late_tag)
 
     def process_watermark(self, watermark: Watermark) -> None:
         if self._watermark.advance(watermark.timestamp_ms):

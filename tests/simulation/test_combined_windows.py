@@ -25,8 +25,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are small here: none is left alone because another one did not pay."""
-    monkeypatch.setattr(combining, "_LEFT_ALONE", 0)
+    """Batches are small here: none is passed on because another one did not pay."""
+    monkeypatch.setattr(combining, "_TRIED_EVERY", 1)
 
 
 @pytest.mark.parametrize("block", blocks(1, 12))
@@ -57,8 +57,8 @@ def test_nor_if_it_goes_on_from_an_unaligned_checkpoint(block: int) -> None:
 def a_second_part_of_a_key_replaces_the_first() -> Iterator[None]:
     original = contents.CombinedContents.__init__
 
-    def planted(self: Any, inner: Any) -> None:
-        original(self, inner)
+    def planted(self: Any, inner: Any, **options: Any) -> None:
+        original(self, inner, **options)
         self.merge = lambda earlier, later: later
 
     with mock.patch.object(contents.CombinedContents, "__init__", planted):
@@ -70,10 +70,10 @@ def a_batch_waits_for_the_next() -> Iterator[None]:
     """What waits is not in any checkpoint, and comes behind its watermark."""
     original = combining.LocalCombiner._pairs
 
-    def planted(self: Any, *given: Any) -> Iterator[Any]:
-        found = list(original(self, *given))
-        waiting, self._waiting = getattr(self, "_waiting", []), found
-        yield from waiting
+    def planted(self: Any, keys: Any, rows: Any, times: Any) -> Any:
+        found = original(self, keys, rows, times)
+        waiting, self._waiting = getattr(self, "_waiting", ([], times[:0])), found
+        return waiting
 
     with mock.patch.object(combining.LocalCombiner, "_pairs", planted):
         yield

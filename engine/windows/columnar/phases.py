@@ -154,11 +154,14 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 class BeforeShuffle(Operator):
     """What is aggregated before the shuffle: holds nothing back, so barriers and watermarks need no flush.
 
-    What is ahead of the watermark here is ahead of it behind the shuffle, unless this input has been idle.
+    What is ahead of the watermark here is ahead of it behind the shuffle, unless this input has been idle. In a job
+    that was restored that is likely, not certain: behind the shuffle event time goes on from where it was, and here
+    from where the subtask's own input is. That may be further back: with a split that was idle or is handed out only
+    now, or with watermarks made in the middle of a stream, which begin anew at another parallelism.
     """
 
     def __init__(self) -> None:
-        # Records at or before it may be late.
+        # Records at or before it may be late; of those ahead of it see above.
         self._late_until_ms = MIN_TIMESTAMP
         # From then on the others' watermark may be anywhere.
         self._has_been_idle = False

@@ -88,7 +88,8 @@ class LocalSliceAggregate(LocalPhase):
             columns = grouping.columns_of(batch)
             if grouping.layout.has_gaps:
                 in_gap = grouping.layout.in_gap(timestamps)
-                self._tell_of_gaps(columns, timestamps, in_gap & (timestamps <= self._late_until_ms))
+                may_be_late = self.context.is_restored | (timestamps <= self._late_until_ms)
+                self._tell_of_gaps(columns, timestamps, in_gap & may_be_late)
                 timestamps = timestamps[~in_gap]
                 columns = columns.filter(pa.array(~in_gap))
                 if columns.num_rows == 0:

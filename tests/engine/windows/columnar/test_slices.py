@@ -408,8 +408,8 @@ def test_what_an_old_checkpoint_holds_of_the_end_of_event_time_is_none():
 
 
 def test_a_record_in_a_gap_is_told_of_only_if_it_may_be_late():
-    """Most are not, and there may be many: only what is behind the watermark goes on, or all after the input was
-    idle, when the watermark of the others may be anywhere."""
+    """Most are not, and there may be many: only what is behind the watermark goes on; or all after the input was idle,
+    or in a job that was restored, when the watermark of the others may be anywhere."""
     pipeline = Pipeline(Windows(2, 10), {"n": agg.count()})
     output = pipeline.local.context.output
 
@@ -424,6 +424,12 @@ def test_a_record_in_a_gap_is_told_of_only_if_it_may_be_late():
     pipeline.local.process_status(StreamStatus(True))
     pipeline.local.process_status(StreamStatus(False))
     assert told() == [5, 6]
+    pipeline.process(batch_of([(1, 1, 11)]))
+    pipeline.watermark(9)
+    pipeline = Pipeline(Windows(2, 10), {"n": agg.count()}, parts=pipeline.snapshot())
+    pipeline.local.process_watermark(Watermark(3))  # of a split, say, that is further back than all that there was
+    pipeline.process(batch_of([(1, 1, 5), (1, 2, 6)]))
+    assert pipeline.num_late() == 2
 
 
 def test_a_record_in_a_gap_is_late_by_its_own_time():
