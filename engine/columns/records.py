@@ -40,6 +40,7 @@ from headrace.state.errors import TypeMismatchError, raise_from_outside
 from headrace.state.reading.program_pickles import dump_program, load_program
 from headrace.state.values.serde import columns_from_rows, rows_from_columns
 
+from .filtering import rows_where
 from .sizes import rows_nbytes
 
 __all__ = [
@@ -257,7 +258,7 @@ class Batch:
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> Batch:
         """Return the records whose ``mask`` is true, on all faces that are there."""
-        columns = None if self._columns is None else self._columns.filter(pa.array(mask))
+        columns = None if self._columns is None else rows_where(self._columns, mask)
         chosen = mask.tobytes()
         return self._part(lambda values: list(compress(values, chosen)), columns, mask)
 

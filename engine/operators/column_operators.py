@@ -23,6 +23,7 @@ from headrace.state.values.types import RECORD_SHAPE
 
 from ..columns.conditions import require_condition, where_true
 from ..columns.expressions import Expression, expression_of
+from ..columns.filtering import rows_where
 from ..columns.records import Batch, Timestamps
 from ..functions.operator import KeyFields, Operator, OperatorContext, add_place, place_of
 
@@ -75,7 +76,7 @@ class FilterColumns(Operator):
 
     def passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the records of a record batch that pass."""
-        return batch.filter(pa.array(where_true(self.condition, batch)))
+        return rows_where(batch, where_true(self.condition, batch))
 
     def process_batch(self, batch: Batch, input_index: int) -> None:
         with naming_operator(self.context):
