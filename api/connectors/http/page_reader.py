@@ -235,7 +235,7 @@ class _Fetcher(ClientThread):
             records = [element.encode() for element in elements]
         following: str | None
         if paging.cursor is not None:
-            following = None if has_nothing else paging.cursor.cursor(text)
+            following = None if has_nothing else self._cursor_in(text, paging.cursor)
         elif paging.header == LINK:
             following = next_of(answer.header("link") or "")
         else:
@@ -244,6 +244,15 @@ class _Fetcher(ClientThread):
             following = urljoin(answer.url, following)
             client.require_origin(following, "its next page leads")
         return records, following
+
+    @staticmethod
+    def _cursor_in(text: str, place: Pointer) -> str | None:
+        """The cursor in a page; None if it says that there is none, and does not say something else instead."""
+        found = place.cursor(text)
+        if found is None and (value := place.value(text)) not in (None, False, ""):
+            message = f"what is at {str(place)!r} is no cursor: {value!r:.80}"
+            raise ValueError(message)
+        return found
 
 
 def _told(cursor: str | None) -> str:

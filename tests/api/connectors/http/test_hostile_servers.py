@@ -125,6 +125,22 @@ def test_a_page_without_text_is_no_last_page_unless_its_status_says_so(status):
     assert asked[1:] == ["/x?c=b"] * (1 if b"204" in status else 2)
 
 
+@pytest.mark.parametrize("following", ["null", "false", '""'])
+def test_a_page_may_say_in_several_ways_that_there_is_no_next_one(following):
+    body = f'{{"items": [{{"n": 1}}], "next": {following}}}'.encode()
+    with RawServer(lambda _request: [whole(body)]) as server:
+        source = HttpPageSource(server.url, value=JsonMessages(), records="/items", cursor="/next", bounded=True)
+        assert rows_of(source) == [1]
+
+
+@pytest.mark.parametrize("following", ['{"after": 5}', "[5]", "true", "{}"])
+def test_what_is_no_cursor_is_not_the_end(following):
+    body = f'{{"items": [{{"n": 1}}], "next": {following}}}'.encode()
+    with RawServer(lambda _request: [whole(body)]) as server:
+        source = HttpPageSource(server.url, value=JsonMessages(), records="/items", cursor="/next", bounded=True)
+        assert "what is at '/next' is no cursor" in failure_of(source)
+
+
 def test_a_cursor_with_half_a_character_is_an_error():
     with RawServer(lambda _request: [whole(b'{"items": [], "next": "\\ud800"}')]) as server:
         source = HttpPageSource(server.url, value=JsonMessages(), records="/items", cursor="/next", parameter="c")
