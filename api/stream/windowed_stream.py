@@ -148,8 +148,8 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         For a ReduceFunction, or an AggregateFunction with ``merge``, to which it makes no difference in which order and
         in which groups records come to it, as sums, counts and maxima are. Where batches hold several records of a key
         less is sent and worked off behind the shuffle, and a key that has most records is no longer the work of one
-        subtask. Results and state are the same, so a savepoint can be restored with or without it if the windows have a
-        uid. In a job that was restored some late records may make their window fire again together, not one by one.
+        subtask. Results and state are the same, so a savepoint can be restored with or without it. In a job that was
+        restored some late records may make their window fire again together, not one by one.
 
         Built-in aggregates on columns are combined in any case. Others are on rows where windows are tumbling or
         sliding windows of event time with their default trigger, without evictor and side output for late records; else
@@ -317,6 +317,8 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
             raise ProgramError(message, hint="leave out combinable()")
         combiner = LocalCombiner(self._keys, self._assigner, reduce=reduce, aggregate=aggregate)
         pairs = self._upstream.transform(f"{name}: local", combiner, None, description, keep_parallelism=True)
+        assert isinstance(pairs.transformation, OperatorTransformation)
+        pairs.transformation.is_optional = True
         keys = self._keys_of_pairs()
         return keys, self._partitioned(pairs, keys)
 

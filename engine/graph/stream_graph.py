@@ -12,7 +12,8 @@ operators are refused: for what is in a loop in which nothing is left one head's
 
 A generated uid is a hash of the operator's ancestry and of how many operators of the same ancestry came before it. It
 does not depend on names, parallelism, chaining or on unrelated parts of the program, so state finds its operator again
-after such changes; it does change when an operator is put in upstream. A program that needs more gives a uid.
+after such changes; it does change when an operator is put in upstream, but for one that is optional
+(`OperatorTransformation.is_optional`). A program that needs more gives a uid.
 
 Source: Flink's ``StreamGraphGenerator``, ``StreamGraphHasherV2``.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -377,6 +378,16 @@ def _resolve(transformation: Transformation, side_tag: str | None, partitioner: 
     return [_Input(transformation, side_tag, partitioner)]
 
 
+def _needed(sources: Iterable[_Input], inputs: Mapping[int, list[list[_Input]]]) -> Iterator[_Input]:
+    """Where records come from, with operators left out that are optional."""
+    for source in sources:
+        if source.operator.is_optional:
+            for one_input in inputs[source.operator.transformation_id]:
+                yield from _needed(one_input, inputs)
+        else:
+            yield source
+
+
 def _assign_uids(
     operators: Sequence[OperatorTransformation], inputs: dict[int, list[list[_Input]]]
 ) -> dict[int, OperatorId]:
@@ -389,10 +400,15 @@ def _assign_uids(
         else:
             ancestry = repr(
                 [
-                    [(uids[source.operator.transformation_id], source.side_tag) for source in one_input]
+                    [
+                        (uids[source.operator.transformation_id], source.side_tag)
+                        for source in _needed(one_input, inputs)
+                    ]
                     for one_input in inputs[operator.transformation_id]
                 ]
             )
+            if operator.is_optional:  # it takes nobody's place
+                ancestry += "?"
             index = num_alike.get(ancestry, 0)
             num_alike[ancestry] = index + 1
             # 64 bits: a collision among a thousand operators is a matter of 1 to 10^13, and is refused below

@@ -72,6 +72,7 @@ class OperatorTransformation(Transformation):
         slot_sharing_group: None for that of the inputs if they agree, else ``default``.
         output_schema: The declared type of its output: checked and made columns of right there.
         buffer_timeout_ms: The user's wish for its output; None for the job's.
+        is_optional: Whether the operator behind it does the same without it: then generated uids do not depend on it.
     """
 
     name: str
@@ -88,6 +89,7 @@ class OperatorTransformation(Transformation):
     chaining: ChainingStrategy = ChainingStrategy.ALWAYS
     output_schema: pa.Schema | None = None
     buffer_timeout_ms: int | None = None
+    is_optional: bool = False
 
 
 @dataclass(eq=False, slots=True)

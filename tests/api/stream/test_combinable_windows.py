@@ -121,7 +121,7 @@ def test_a_savepoint_can_be_restored_with_or_without_it(tmp_path, before, after,
         )
         if is_combined:
             windows.combinable()
-        counted = windows.reduce(lambda a, b: (a[0], a[1] + b[1], b[2]), with_window).uid("windows")
+        counted = windows.reduce(lambda a, b: (a[0], a[1] + b[1], b[2]), with_window)  # without a uid as well
         rows = counted.map(lambda row: {"key": row[0], "start": row[1], "n": row[2][1]})
         rows.sink_to(FileSink.json_lines(str(tmp_path / "out"))).uid("files")
         return env.execute_async("job", **options)

@@ -350,6 +350,26 @@ def test_an_operator_put_in_upstream_changes_generated_uids_but_not_given_ones()
     assert before["d"] != after["d"]
 
 
+def test_an_optional_operator_put_in_upstream_takes_no_uid_and_changes_none():
+    """Else state of the operator behind it would be its own, which it has no use for: the state would be lost."""
+
+    def build(*, has_first, united=False):
+        program = Program()
+        stream = program.source()
+        behind = program.union(stream, program.source("other", uid="other")) if united else stream
+        before = program.operator("first", behind, is_optional=True) if has_first else behind
+        program.operator("second", program.keyed(before))
+        program.operator("alike", stream)
+        program.operator("last", program.operator("third", stream))
+        return program.uids()
+
+    for united in (False, True):
+        without, uids = build(has_first=False, united=united), build(has_first=True, united=united)
+        assert len(set(uids.values())) == len(uids)
+        assert uids.pop("first") not in without.values()
+        assert uids == without
+
+
 def test_siblings_and_inputs_are_told_apart(program):
     source, other = program.source("s"), program.source("t")
     a, b = program.operator("a", source), program.operator("b", source)
