@@ -29,8 +29,8 @@ __all__ = ["GROUPING", "GroupedBinder", "has_aggregates", "window_call"]
 _BORDERS = {"START": "start", "END": "end", "ROWTIME": "time", "PROCTIME": "time"}
 _LEGACY = ("TUMBLE", "HOP", "SESSION")
 
-GROUPING = ("GROUPING", "GROUPING_ID")
-"""Functions that tell which keys are not in the set that a row is of."""
+GROUPING = ("GROUPING", "GROUPING_ID", "GROUP_ID")
+"""Functions that tell which keys are not in the set that a row is of, and how many equal sets stand before it."""
 
 
 def has_aggregates(tree: Any, functions: FunctionRegistry) -> bool:
@@ -55,7 +55,7 @@ class GroupedBinder(ExpressionBinder):
         keys: The columns of the groups' keys, by the structure of the expression that each is.
         taken: Names of columns that are taken.
         window: The columns of a group window's start, end and time; None without one.
-        grouping: Makes GROUPING(...) of the places of keys.
+        grouping: Makes GROUPING(...) of the places of keys, and GROUP_ID() of None.
 
     Attributes:
         aggregates: What has been asked for, by the name of its column.
@@ -67,7 +67,7 @@ class GroupedBinder(ExpressionBinder):
         keys: Mapping[tuple[Any, ...], Typed],
         taken: set[str],
         window: Mapping[str, Typed] | None = None,
-        grouping: Callable[[list[int]], Typed] | None = None,
+        grouping: Callable[[list[int] | None], Typed] | None = None,
     ) -> None:
         super().__init__(Scope(()), inner.functions, inner.text)
         self.aggregates: dict[str, Aggregate] = {}
@@ -120,6 +120,11 @@ class GroupedBinder(ExpressionBinder):
         """GROUPING(...): which keys are not in the set that a row is of."""
         if not isinstance(tree, exp.Anonymous) or str(tree.name).upper() not in GROUPING or self._grouping is None:
             return None
+        if str(tree.name).upper() == "GROUP_ID":
+            if tree.expressions:
+                message = "GROUP_ID takes no arguments"
+                raise SqlError(message, hint="GROUPING_ID takes expressions of GROUP BY")
+            return self._grouping(None)
         if not tree.expressions:
             message = f"{tree.name.upper()} takes expressions of GROUP BY"
             raise SqlError(message)

@@ -49,14 +49,27 @@ class KeySets:
         """Whether rows are grouped by all keys, once."""
         return self.sets == [frozenset(range(len(self.values)))]
 
-    def grouping(self, places: Sequence[int], number: str) -> Typed:
-        """Return GROUPING(...) of keys: a bit for each, 1 where it is not in the row's set, the first one highest."""
-        found: Expression = lit(0, pa.int64())
-        for i, one in enumerate(self.sets):
-            bits = sum((place not in one) << shift for shift, place in enumerate(reversed(places)))
-            if bits:
-                found = if_else(col(number) == i, lit(bits, pa.int64()), found)
-        return Typed(found, pa.int64())
+    def grouping(self, places: Sequence[int] | None, number: str) -> Typed:
+        """Return GROUPING(...) of keys: a bit for each, 1 where it is not in the row's set, the first one highest.
+
+        Args:
+            places: Of the keys; None for GROUP_ID(): how many sets of the same keys stand before the row's set.
+            number: The column of the set's number.
+        """
+        if places is None:
+            return _by_set(number, [self.sets[:i].count(one) for i, one in enumerate(self.sets)])
+        shifts = range(len(places) - 1, -1, -1)
+        pairs = list(zip(places, shifts, strict=True))
+        return _by_set(number, [sum((place not in one) << shift for place, shift in pairs) for one in self.sets])
+
+
+def _by_set(number: str, values: Sequence[int]) -> Typed:
+    """The value that each set has, by the column of the set's number."""
+    found: Expression = lit(0, pa.int64())
+    for i, value in enumerate(values):
+        if value:
+            found = if_else(col(number) == i, lit(value, pa.int64()), found)
+    return Typed(found, pa.int64())
 
 
 def key_sets(clause: Any, named: Callable[[Any], Any], bind: Callable[[Any], Typed]) -> KeySets:

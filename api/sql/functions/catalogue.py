@@ -34,9 +34,6 @@ ABSENT: dict[str, str] = {
     "TRY_PARSE_JSON": _VARIANT,
     "OBJECT_OF": "there are no objects without a type; ROW(...) makes a row",
     "OBJECT_UPDATE": "there are no objects without a type; ROW(...) makes a row",
-    "INET_ATON": "not yet",
-    "INET_NTOA": "not yet",
-    "GROUP_ID": "not yet; GROUPING_ID tells grouping sets apart",
     "ML_PREDICT": "there are no models in catalogs; a udf calls one",
     **{
         f"BITMAP_{name}": _BITMAP
@@ -138,6 +135,8 @@ SYNTAX: dict[str, tuple[Syntax, ...]] = {
     ),
     "Groups": (
         Syntax("GROUPING(a, ...), GROUPING_ID(a, ...)", "Which keys a grouping set leaves out, as bits."),
+        Syntax("GROUP_ID()", "How many equal grouping sets stand before the one that a row is of.",
+               "a set that is there twice has its own keys alone; Flink 2.3 groups the second one by all keys"),
     ),
     "Windows": (
         Syntax("ROW_NUMBER(), RANK(), DENSE_RANK() OVER (...)", "The place in an order."),

@@ -96,6 +96,24 @@ def _chr(number: int) -> str:
     return chr(number % 256) if number >= 0 else ""
 
 
+def _inet_aton(text: str) -> int | None:
+    """An address of less than four parts has zeros before its last one."""
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+){0,3}", text):
+        return None
+    *first, last = map(int, text.split("."))
+    parts = [*first, *[0] * (3 - len(first)), last]
+    return None if max(parts) > 255 else int.from_bytes(bytes(parts), "big")
+
+
+def _inet_ntoa(number: int) -> str | None:
+    return ".".join(map(str, number.to_bytes(4, "big"))) if 0 <= number < 1 << 32 else None
+
+
+def _bind_inet_ntoa(value: Typed) -> Typed:
+    number = cast_to(require(value, pa.types.is_integer, "an integer"), pa.int64())
+    return _rows("INET_NTOA", _inet_ntoa, _TEXT, number)
+
+
 # -- character sets ----------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +228,10 @@ FUNCTIONS = (
     _of_text("FROM_BASE64", _from_base64, "The text that is written in Base64."),
     _of_text("URL_ENCODE", _url_encoded, "A text as it stands in the query of a URL."),
     _of_text("URL_DECODE", _url_decoded, "What a text in the query of a URL means; null if it is broken."),
+    _of_text("INET_ATON", _inet_aton, "The number of an IPv4 address; null if it is none. '127.1' is 127.0.0.1.",
+             pa.int64()),
+    Function("INET_NTOA", "INET_NTOA(number)", _bind_inet_ntoa, 1, 1,
+             "The IPv4 address of a number; null if it has none."),
     Function("PARSE_URL", "PARSE_URL(url, part[, key])", _bind_parse_url, 2, 3,
              "HOST, PATH, QUERY (or a key of it), REF, PROTOCOL, AUTHORITY, FILE or USERINFO of a URL."),
 )  # fmt: skip

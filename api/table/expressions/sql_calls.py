@@ -328,6 +328,8 @@ class SqlCalls(JsonCalls):
     encode = _Method("ENCODE", "charset")
     url_decode = _Method("URL_DECODE")
     url_encode = _Method("URL_ENCODE")
+    inet_aton = _Method("INET_ATON")
+    inet_ntoa = _Method("INET_NTOA")
     parse_url = _Method("PARSE_URL", "part_to_extract [key]")
     regexp = _Method("REGEXP", "regex")
     regexp_count = _Method("REGEXP_COUNT", "regex")

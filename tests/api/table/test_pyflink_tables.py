@@ -45,12 +45,12 @@ METHODS = """
     lower_case init_cap like similar position lpad rpad overlay regexp regexp_count regexp_replace
     regexp_extract regexp_extract_all regexp_instr regexp_substr from_base64 to_base64 ascii chr decode encode
     flatten left right instr locate url_decode url_encode parse_url printf ltrim rtrim btrim repeat over reverse
-    split_index str_to_map elt to_date to_time to_timestamp extract floor ceil get at cardinality element
-    array_append array_contains array_distinct array_position array_prepend array_remove array_reverse
-    array_slice array_sort array_union array_concat array_max array_join array_min array_except array_intersect
-    split map_keys map_union map_values map_entries rowtime year years quarter quarters month months week weeks
-    day days hour hours minute minutes second seconds milli millis md5 sha1 sha224 sha256 sha384 sha512 sha2
-    is_json json_exists json_value json_query json_quote json_unquote
+    inet_aton inet_ntoa split_index str_to_map elt to_date to_time to_timestamp extract floor ceil get at
+    cardinality element array_append array_contains array_distinct array_position array_prepend array_remove
+    array_reverse array_slice array_sort array_union array_concat array_max array_join array_min array_except
+    array_intersect split map_keys map_union map_values map_entries rowtime year years quarter quarters month
+    months week weeks day days hour hours minute minutes second seconds milli millis md5 sha1 sha224 sha256
+    sha384 sha512 sha2 is_json json_exists json_value json_query json_quote json_unquote
 """
 FUNCTIONS = """
     range_ with_columns without_columns json json_object_agg json_array_agg current_database JsonType
@@ -77,7 +77,7 @@ OF_CLASSES = {
     TableResult: "get_job_client wait collect print",
     StatementSet: "add add_insert add_insert_sql explain print_explain execute",
 }
-ABSENT = {"bitmap_and": "BITMAP", "inet_aton": "not yet", "object_update": "ROW"}
+ABSENT = {"bitmap_and": "BITMAP", "object_update": "ROW"}
 
 
 def test_names_of_pyflink_are_here():
@@ -134,6 +134,8 @@ SAME = [
     (s.regexp_instr("c"), "REGEXP_INSTR(s, 'c')"), (s.regexp_substr("b."), "REGEXP_SUBSTR(s, 'b.')"),
     (s.to_base64, "TO_BASE64(s)"), (s.to_base64.from_base64, "FROM_BASE64(TO_BASE64(s))"),
     (s.encode("UTF-8").decode("UTF-8"), "DECODE(ENCODE(s, 'UTF-8'), 'UTF-8')"), (s.url_encode(), "URL_ENCODE(s)"),
+    (lit("127.1").inet_aton(), "INET_ATON('127.1')"),
+    (n.inet_ntoa(), "INET_NTOA(n)"),
     (lit("%s-%s").printf(s, n), "PRINTF('%s-%s', s, n)"), (lit(2).elt("a", s), "ELT(2, 'a', s)"),
     (s.sha2(256), "SHA2(s, 256)"), (s.sha512, "SHA512(s)"), (s.like("a\\_%", "\\"), "s LIKE 'a\\_%' ESCAPE '\\'"),
     (s.lpad(9, "*"), "LPAD(s, 9, '*')"), (n.log(2.0).is_null, "LOG(2e0, n) IS NULL"), (x.acos, "ACOS(x)"),

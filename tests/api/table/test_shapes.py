@@ -189,6 +189,23 @@ def test_a_subquery_that_is_a_value_has_one_row(run):
     assert run(query.format(2), tables) == {(1, 5): 1, (3, None): 1}
 
 
+@pytest.mark.parametrize("run", [in_batch_mode, campaign(in_streaming_mode)])
+def test_equal_grouping_sets_are_told_apart(run):
+    tables = tables_of(*SAMPLE)
+    query = """
+        SELECT a, b, GROUP_ID() AS g, GROUPING_ID(a, b) AS i, COUNT(*) AS n FROM l
+        GROUP BY GROUPING SETS ((a), (), (a, b), (a), (b, a), (a)) HAVING GROUP_ID() <> 1 OR a IS NOT NULL
+    """
+    parts = [("a, NULL, {}, 1", "a", 0), ("NULL, NULL, {}, 3", "()", 0), ("a, b, {}, 0", "a, b", 0),
+             ("a, NULL, {}, 1", "a", 1), ("a, b, {}, 0", "a, b", 1), ("a, NULL, {}, 1", "a", 2)]  # fmt: skip
+    wanted = " UNION ALL ".join(
+        f"SELECT {columns.format(number)}, COUNT(*) FROM l {'' if key == '()' else f'GROUP BY {key}'}"
+        for columns, key, number in parts
+    )
+    wanted = f"SELECT * FROM ({wanted}) AS t(a, b, g, i, n) WHERE g <> 1 OR a IS NOT NULL"
+    assert run(query, tables) == by_duckdb(wanted, tables)
+
+
 THROUGH_FAILURES = (
     "SELECT a, b FROM f INTERSECT ALL SELECT a, d FROM r",
     "SELECT a, c, GROUPING(a) AS g, COUNT(*) AS n, MAX(b) AS m FROM f GROUP BY CUBE (a, c)",

@@ -35,7 +35,8 @@ FLINK = """
 """Names of Flink 2.3's documentation and of its `list_functions()`."""
 
 WRITTEN = {
-    "CUME_DIST", "CURRENT_DATABASE", "JSON", "JSON_ARRAY", "JSON_OBJECT", "NTILE", "PERCENT_RANK", "PROCTIME",
+    "CUME_DIST", "CURRENT_DATABASE", "GROUP_ID", "JSON", "JSON_ARRAY", "JSON_OBJECT", "NTILE", "PERCENT_RANK",
+    "PROCTIME",
 }  # fmt: skip
 """Functions that are more than what they make of values."""
 
