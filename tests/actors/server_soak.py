@@ -195,8 +195,7 @@ def run_job(
         env.enable_checkpointing(500, directory=str(directory / "checkpoints"))
         build(env)
         client = env.execute_async("soak")
-        # Servers are stopped at any end. Ray, which has begun by now, would abort.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
+        _end_when_told()  # again: Ray, which has begun by now, would abort
         producer.start()
         while deaths.number < options.faults and client.view().state not in ("FINISHED", "FAILED"):
             completed = client.view().checkpoints_completed
@@ -258,6 +257,11 @@ def soak_messages(
     return {**figures, "records": num_records, "retries of the producer": producer.num_retries, **judged}
 
 
+def _end_when_told() -> None:
+    """Have a signal to end raise as an error does, so that servers are stopped."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
+
+
 def main(
     description: str | None,
     soak: Callable[[argparse.Namespace, Path], dict[str, Any]],
@@ -282,6 +286,7 @@ def main(
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="headrace-soak-", dir="/tmp"))
     directory.chmod(0o755)  # some servers run as somebody else
+    _end_when_told()
     try:
         figures = soak(options, directory)
     finally:
