@@ -148,12 +148,13 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         For a ReduceFunction, or an AggregateFunction with ``merge``, to which it makes no difference in which order and
         in which groups records come to it, as sums, counts and maxima are. Where batches hold several records of a key
         less is sent and worked off behind the shuffle, and a key that has most records is no longer the work of one
-        subtask. Results and state are the same, so a savepoint can be restored with or without it. In a job that was
-        restored some late records may make their window fire again together, not one by one.
+        subtask. Results and state are the same, so a savepoint can be restored with or without it. With an allowed
+        lateness a subtask whose input was idle combines nothing from then on, and in a job that was restored some late
+        records may make their window fire again together, not one by one.
 
-        Built-in aggregates on columns are combined in any case. Others are on rows where windows are tumbling or
-        sliding windows of event time with their default trigger, without evictor and side output for late records; else
-        the function that they are given says so.
+        Built-in aggregates on columns are combined also without it. Others are on rows where windows are tumbling or
+        sliding windows of event time with their default trigger, without evictor. Where that is not so, or there is a
+        side output for late records, the function that the windows are given says so.
         """
         self._is_combinable = True
         return self
@@ -304,6 +305,26 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         Raises:
             ProgramError: If what these windows do cannot be done with pairs.
         """
+        self._check_combinable(reduce, aggregate)
+        combiner = LocalCombiner(
+            self._keys,
+            self._assigner,
+            reduce=reduce,
+            aggregate=aggregate,
+            allowed_lateness_ms=self._allowed_lateness_ms,
+        )
+        pairs = self._upstream.transform(f"{name}: local", combiner, None, description, keep_parallelism=True)
+        assert isinstance(pairs.transformation, OperatorTransformation)
+        pairs.transformation.is_optional = True
+        keys = self._keys_of_pairs()
+        return keys, self._partitioned(pairs, keys)
+
+    def _check_combinable(self, reduce: Any, aggregate: Any) -> None:
+        """See that nothing here needs every record.
+
+        Raises:
+            ProgramError: If something does.
+        """
         needs_records = {
             "a function that is given the records of a window": reduce is None and aggregate is None,
             "a trigger": self._trigger is not None and has_fast_path(self._assigner),
@@ -315,12 +336,6 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
         if reasons := [reason for reason, is_there in needs_records.items() if is_there]:
             message = f"records cannot be combined before the shuffle, as there is {' and '.join(reasons)}"
             raise ProgramError(message, hint="leave out combinable()")
-        combiner = LocalCombiner(self._keys, self._assigner, reduce=reduce, aggregate=aggregate)
-        pairs = self._upstream.transform(f"{name}: local", combiner, None, description, keep_parallelism=True)
-        assert isinstance(pairs.transformation, OperatorTransformation)
-        pairs.transformation.is_optional = True
-        keys = self._keys_of_pairs()
-        return keys, self._partitioned(pairs, keys)
 
     def _transformed(
         self,
@@ -357,6 +372,8 @@ class WindowedStream(FieldFolds[DataStream[T1]]):
             check_fields("aggregate", columns_used(arguments), stream.known_columns)
             result_row = WindowRow(keys.field_names, aggregates)
             return self._windowed("aggregate", description, output_type, None, aggregate=rows, result_row=result_row)
+        if self._is_combinable:
+            self._check_combinable(None, rows)
         first, second = phases
         input_schema = schema_of(stream.hinted_type)
         late: dict[str, Any] = {"allowed_lateness_ms": self._allowed_lateness_ms, "late_tag": self._late_tag}

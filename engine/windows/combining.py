@@ -7,9 +7,12 @@ way.
 
 Every record keeps the effect that it has by itself. Only those are combined that are ahead of the watermark, and so
 cannot be late behind the shuffle; others go on one by one, so each is counted as late, or makes its window fire again,
-as before. Records that no window covers, and that are not late, go nowhere. In a job that was restored the watermark
-behind the shuffle may be ahead of that here all the same (`BeforeShuffle`): then pairs say of how many records they
-are, so that what is late is counted right; a window that fires again does so once for all records of a pair.
+as before. Records that no window covers, and that are not late, go nowhere.
+
+Once this input was idle, or the job was restored, the watermark behind the shuffle may be ahead of that here
+(`BeforeShuffle`). Then pairs say of how many records they are, so that what is late is counted right, and without
+allowed lateness all records are combined. With it windows may fire again: after idleness all records go on one by one;
+in a job that was restored those ahead of the watermark are combined, and make a window fire again once for a pair.
 
 Batches that have hardly two records of a key gain nothing: then the next ones go on record by record, too, until some
 are tried again.
@@ -25,7 +28,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..columns.records import Batch, Timestamps
+from ..columns.records import MIN_TIMESTAMP, Batch, Timestamps
 from ..errors import ProgramError
 from ..functions.keys import KeySelector
 from ..functions.operator import OperatorContext
@@ -57,13 +60,20 @@ class LocalCombiner(BeforeShuffle):
         assigner: The windows.
         reduce: ReduceFunction or callable of two records: the content is a record.
         aggregate: AggregateFunction with ``merge``, instead: the content is an accumulator.
+        allowed_lateness_ms: How long after their end windows are kept.
 
     Raises:
         ProgramError: If windows are of another kind, or the aggregate function cannot merge.
     """
 
     def __init__(
-        self, key_selector: KeySelector, assigner: WindowAssigner, *, reduce: Any = None, aggregate: Any = None
+        self,
+        key_selector: KeySelector,
+        assigner: WindowAssigner,
+        *,
+        reduce: Any = None,
+        aggregate: Any = None,
+        allowed_lateness_ms: int = 0,
     ) -> None:
         super().__init__()
         if type(assigner) not in (TumblingEventTimeWindows, SlidingEventTimeWindows):
@@ -76,6 +86,7 @@ class LocalCombiner(BeforeShuffle):
             self._function = UserFunction(reduce, "reduce")
         else:
             self._function = checked_aggregate(aggregate, needs_merge=True)
+        self._fires_again = allowed_lateness_ms > 0
         # How many batches are passed on, record by record, before one is combined again.
         self._num_passed_on = 0
         # Since it was judged last whether that pays: how many records were combined, to how many pairs.
@@ -131,16 +142,23 @@ class LocalCombiner(BeforeShuffle):
         places, in order. Those that are neither are in no window, and not late.
         """
         layout, late_until_ms = self._layout, self._late_until_ms
+        if self._tells_numbers and not self._fires_again:
+            late_until_ms = MIN_TIMESTAMP
         indices, base = layout.slice_indices(times)
         ends: Timestamps = base + (indices + 1) * layout.width_ms - 1
         if not layout.has_gaps:
             is_alone, is_ahead = ends <= late_until_ms, ends > late_until_ms
         else:  # what is in a gap is late by its own time
             in_gap = layout.in_gap(times)
-            may_be_late = self.context.is_restored | (times <= late_until_ms)
+            may_be_late = self._tells_numbers | (times <= late_until_ms)
             is_alone = np.where(in_gap, may_be_late, ends <= late_until_ms)
             is_ahead = ~(in_gap | is_alone)
         return ends, np.flatnonzero(is_alone), np.flatnonzero(is_ahead)
+
+    @property
+    def _tells_numbers(self) -> bool:
+        """Whether pairs say of how many records they are, as some may be late that are ahead of the watermark here."""
+        return self.context.is_restored or self._has_been_idle
 
     def _combined(self, keys: list[Any], rows: list[Any]) -> list[tuple[Any, ...]]:
         """One pair for each key of records of one slice."""
@@ -149,7 +167,7 @@ class LocalCombiner(BeforeShuffle):
         self._num_folded.inc(len(keys))
         self._num_tried += len(keys)
         self._num_pairs += len(contents)
-        if self.context.is_restored:
+        if self._tells_numbers:
             numbers = Counter(keys)
             return [(key, content, numbers[key]) for key, content in contents.items()]
         return list(contents.items())

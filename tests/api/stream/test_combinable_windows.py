@@ -154,3 +154,13 @@ def test_what_needs_every_record_is_refused_by_name():
         ):
             with pytest.raises(ProgramError, match=reason):
                 make()
+
+        def on_columns():
+            stream = env.from_collection([{"key": 1, "value": 2}])
+            return stream.key_by("key").window(ASSIGNERS["tumbling"]).combinable()
+
+        on_columns().aggregate(n=count())
+        with pytest.raises(ProgramError, match="a side output of late records"):
+            on_columns().side_output_late_data(OutputTag("late")).aggregate(n=count())
+        with pytest.raises(ProgramError, match="an aggregate that depends on their order"):
+            on_columns().aggregate(first=f.first("value"))

@@ -91,7 +91,8 @@ class Pipeline:
     """Subtasks before the shuffle, with an event time of each, and the windows behind it."""
 
     def __init__(self, assigner, function, lateness, parallelism):
-        self.make = lambda **options: OperatorHarness(LocalCombiner(BY_KEY, assigner, **function), **options)
+        local = LocalCombiner(BY_KEY, assigner, allowed_lateness_ms=lateness, **function)
+        self.make = lambda **options: OperatorHarness(local, **options)
         self.windows = ParallelHarness(
             WindowOperator(
                 BY_KEY, assigner, result_row=row_of, allowed_lateness_ms=lateness, is_combined=True, **function
@@ -287,6 +288,16 @@ def test_late_records_say_nothing_of_whether_it_pays():
     harness.watermark(9)
     assert len(pairs_of(harness, [("a", 1, 1)] * 100)) == 100
     assert len(pairs_of(harness, [("a", 11, 1)] * 100)) == 1
+
+
+@pytest.mark.parametrize("lateness", [0, 5])
+def test_behind_idleness_records_are_combined_where_no_window_fires_again(lateness):
+    windows = TumblingEventTimeWindows.of(10)
+    harness = OperatorHarness(LocalCombiner(BY_KEY, windows, reduce=reduced, allowed_lateness_ms=lateness))
+    harness.operator.process_status(StreamStatus(idle=True))
+    harness.operator.process_status(StreamStatus(idle=False))
+    found = [pair for pair, _ in pairs_of(harness, [("a", 1, 1), ("a", 2, 2)])]
+    assert found == ([("a", ("a", (1,))), ("a", ("a", (2,)))] if lateness else [("a", ("any key", (1, 2)), 2)])
 
 
 def test_what_cannot_be_combined_is_refused():
