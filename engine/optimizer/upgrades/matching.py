@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from ...plan.plan import Node
 from ..stream_traits import takes_back
-from .identity import Identity, Keeps, identities_of
+from .identity import identities_of
+from .kept_parts import Identity, Keeps
 from .stored_plan import OperatorKind, StoredOperator, StoredPlan
 
 __all__ = ["Matching"]

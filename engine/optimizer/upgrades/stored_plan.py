@@ -96,7 +96,7 @@ class StoredPlan:
         statements: Their texts, without secrets.
         operators: Those with state, inputs first, then sinks.
         generation: How often it has been upgraded, from 1: what begins anew has it in its name.
-        layout: What records between its operators are (`headrace.engine.optimizer.upgrades.identity.layout_of`).
+        layout: What records between its operators are (`headrace.engine.optimizer.upgrades.kept_parts.layout_of`).
         version: How its ids are made.
     """
 

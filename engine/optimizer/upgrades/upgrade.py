@@ -26,7 +26,7 @@ from ...plan.plan import Node, walk
 from ...plan.table_nodes import LocalAggregation
 from ..growth import can_expire, ttl_text, ttls_of
 from ..stream_traits import drops_late_rows, read_as_streams, takes_back
-from .identity import Identity, Keeps, Part, layout_of
+from .kept_parts import Identity, Keeps, Part, layout_of
 from .matching import Matching
 from .stored_plan import NEWEST, OperatorKind, StoredOperator, StoredPart, StoredPlan
 
