@@ -102,7 +102,8 @@ def test_one_more_aggregate_begins_with_the_savepoint(saved):
         "SELECT k, COUNT(*) AS n FROM src WHERE w > 6 GROUP BY k").to_pylist()}  # fmt: skip
     assert set(found) == set(big)
     for key, row in found.items():
-        old = before[key]
+        # On a busy machine a key may have come after the savepoint.
+        old = before.get(key, {"n": 0, "s": 0, "count(when": 0})
         (counted,) = [count for text, count in old.items() if text.startswith("count(when")]
         later = big[key]["n"] - counted
         assert row["n"] == old["n"] + later
