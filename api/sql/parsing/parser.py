@@ -241,7 +241,8 @@ class _StatementParser(Flink.Parser):
     # -- CREATE, DROP --------------------------------------------------------------------------------------------------
 
     def _create(self) -> Statement:
-        self._match_words("OR", "REPLACE")
+        if self._match_words("OR", "REPLACE"):
+            self._fail("CREATE OR REPLACE is not supported", hint="DROP ... IF EXISTS, and CREATE it")
         is_temporary = self._match_words("TEMPORARY")
         if self._match_words("TABLE"):
             return replace(self._create_table(), is_temporary=is_temporary)

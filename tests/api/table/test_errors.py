@@ -37,6 +37,7 @@ def env():
         ("SELECT 1 FROM bid, plain WHERE price = 1", (1, 32), "'price' could be bid.price or plain.price", "the table"),
         ("SELECT 1 FROM bid, numbers, plain WHERE n = price", (1, 45), "'price' could be bid.price or plain", None),
         ("SELECT CAST(price AS foo) FROM bid", None, "type foo is not supported", "BOOLEAN"),
+        ("CREATE OR REPLACE VIEW v AS SELECT 1 AS a", (1, 19), "CREATE OR REPLACE is not", "IF EXISTS"),
         ("SELECT price FROM bid\nQUALIFY price = 1", (2, 9), "QUALIFY goes by a call of OVER", "WHERE is a condition"),
         ("SELECT (SELECT COUNT(*) + bid.price FROM numbers WHERE n > price) FROM bid", (1, 16),
          "a column of the query around it beside an aggregate", "outside"),
