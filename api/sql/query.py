@@ -19,7 +19,8 @@ from sqlglot import exp
 from headrace.engine.columns.conditionals import if_else
 from headrace.engine.columns.expressions import col, lit
 from headrace.engine.functions.aggregates.contract import Aggregate
-from headrace.engine.plan.plan import Node, Order
+from headrace.engine.optimizer.stream_traits import is_folded, is_timed
+from headrace.engine.plan.plan import Node, Order, OverGroups
 
 from .clock import asks_clock, with_clock
 from .contract import Tables
@@ -482,12 +483,22 @@ class _Select:
         window.require_time(binder)
         self._tree = self._tree.copy()
         self._tree.set("group", exp.Group(expressions=list(window.keys)))
-        self._grouped(relation, projections, None)  # refuses what is neither a key nor of an aggregate
+        # Refuses what is neither a key nor of an aggregate.
+        _, grouped = self._grouped(relation, projections, None)
         self._tree.set("group", None)
-        place = window.place
+        place, over = window.place, OverBinder(self._queries, relation, binder)
+        relation, known = over.bound([place])
+        number = known.bind(place)
+        assert isinstance(relation.node, OverGroups)
+        if not (is_timed(relation.node) and all(map(is_folded, grouped.aggregates.values()))):
+            # Rows of one time that are taken back and given anew may come in another order: frames go by the number.
+            column = ScopeColumn(None, "$number", number.expression.structure[1], number.kind, is_hidden=True)
+            relation = Relation(relation.node, Scope([*relation.scope.columns, column], relation.scope.clock))
+            over = OverBinder(self._queries, relation, self._queries.binder(relation.scope))
+            window = window._replace(time=_column_tree(column))
         framed = [(window.of_frames(tree, self._functions), name) for tree, name in projections]
-        relation, known = OverBinder(self._queries, relation, binder).bound([*(tree for tree, _ in framed), place])
-        ends = self._builder.filtered(relation.node, window.is_end(known.bind(place)))
+        relation, known = over.bound([tree for tree, _ in framed])
+        ends = self._builder.filtered(relation.node, window.is_end(number))
         return self._selected(Relation(ends, relation.scope), known, framed)
 
     def _with_ttl(self, node: Node) -> Node:

@@ -37,6 +37,7 @@ __all__ = [
     "drops_late_rows",
     "event_times",
     "has_event_time",
+    "is_folded",
     "is_in_order",
     "is_temporal_sort",
     "is_timed",
@@ -130,7 +131,7 @@ def is_timed(node: OverGroups) -> bool:
     if any(map(_asks_for_rows_behind, node.columns.values())) or takes_back(rows):
         return False
     aggregates = [one for one in node.columns.values() if isinstance(one, Aggregate)]
-    return not aggregates or (_ends_with_its_row(node.frame) and all(map(_folds, aggregates)))
+    return not aggregates or (_ends_with_its_row(node.frame) and all(map(is_folded, aggregates)))
 
 
 def _asks_for_rows_behind(spec: Any) -> bool:
@@ -145,7 +146,8 @@ def _ends_with_its_row(frame: Frame | None) -> bool:
     return frame.high == 0 or (frame.high is not None and frame.high < 0 and frame.low is not None)
 
 
-def _folds(spec: Aggregate) -> bool:
+def is_folded(spec: Aggregate) -> bool:
+    """Return whether an aggregate over frames is folded on arrays, as it is by event time."""
     from ..frames.folds import folds
 
     return folds(spec)

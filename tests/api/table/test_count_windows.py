@@ -158,6 +158,50 @@ def test_functions_of_python_aggregate_them():
         assert multiset(grouped.aggregate(joined(col("s")).alias("t")).select(col("k"), col("t")).to_arrow()) == wanted
 
 
+def numbered(num, num_times):
+    """Rows of few times, each with a bit of its own."""
+    rng = random.Random(num)
+    times = [1_000 * rng.randrange(num_times) for _ in range(num)]
+    return pa.table({
+        "k": pa.array([rng.choice([None, 1]) for _ in times], pa.int64()), "s": [f"{i:02}" for i in range(num)],
+        "v": [1 << i for i in range(num)], "ts": pa.array(times, pa.timestamp("ms")),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("time", ["ts", "p"])
+def test_functions_see_rows_of_one_time_in_the_order_of_their_number(time):
+    table, joined = numbered(40, 4), udaf(Joined(), result_type="STRING")
+    windows = windows_of(table, 3, 2, by_time=time == "ts")
+    wanted = Counter((rows[0]["k"], "".join(row["s"] for row in rows)) for rows in windows)
+    with streaming(table, num_splits=1) as env:
+        rows = env.sql_query("SELECT *, PROCTIME() AS p FROM e")
+        window = Slide.over(row_interval(3)).every(row_interval(2)).on(col(time)).alias("w")
+        found = rows.window(window).group_by(col("w"), col("k")).select(col("k"), joined(col("s"))).to_arrow()
+    assert multiset(found) == wanted
+
+
+def test_rows_that_are_taken_back_leave_their_windows():
+    table = numbered(45, 5)
+    last = {}
+    for row in sorted(table.to_pylist(), key=lambda row: (row["ts"], row["v"])):
+        last[row["v"] % 11] = row
+    with streaming(table) as env:
+        rows = env.sql_query("""
+            SELECT v, ts FROM
+            (SELECT *, ROW_NUMBER() OVER (PARTITION BY MOD(v, 11) ORDER BY ts DESC, v DESC) AS n FROM e) WHERE n = 1
+        """)
+        window = Tumble.over(row_interval(2)).on(col("ts")).alias("w")
+        grouped = rows.window(window).group_by(col("w"))
+        found = grouped.select(col("ts").min, col("ts").max, col("v").sum).to_arrow()
+    ordered = sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
+    pairs = [{v for v in table["v"].to_pylist() if v & total} for _, _, total in ordered]
+    times = sorted(row["ts"] for row in last.values())
+    assert [time for low, high, _ in ordered for time in (low, high)] == times[: len(times) // 2 * 2]
+    assert [len(pair) for pair in pairs] == [2] * len(pairs)
+    assert len(set().union(*pairs)) == 2 * len(pairs)
+    assert set().union(*pairs) <= {row["v"] for row in last.values()}
+
+
 OF_ROWS, SECOND = row_interval(2), lit(1).second
 MISTAKES = {
     "neither in GROUP BY": (Tumble.over(OF_ROWS), "ts", "v"),
