@@ -15,7 +15,7 @@ from headrace.engine.columns.expressions import Expression, col
 from headrace.engine.errors import nearest
 from headrace.engine.frames.frame_calls import (
     Frame,
-    Share,
+    Place,
     cume_dist,
     dense_rank,
     lag,
@@ -51,15 +51,17 @@ __all__ = [
     "with_named_windows",
 ]
 
-_PLACES = {"ROW_NUMBER": row_number, "RANK": rank, "DENSE_RANK": dense_rank}
-_SHARES: dict[str, Callable[..., Share]] = {"NTILE": ntile, "PERCENT_RANK": percent_rank, "CUME_DIST": cume_dist}
+_PLACES: dict[str, Callable[..., Place]] = {"ROW_NUMBER": row_number, "RANK": rank, "DENSE_RANK": dense_rank}
+_SHARES: dict[str, Callable[..., Place]] = {"NTILE": ntile, "PERCENT_RANK": percent_rank, "CUME_DIST": cume_dist}
 _NEIGHBOURS = {"LAG": lag, "LEAD": lead}
 _BY_ORDER = (*_PLACES, *_SHARES, *_NEIGHBOURS)
 
 
 def over_calls(tree: Any) -> list[Any]:
-    """Return the calls over windows in an expression."""
-    return list(tree.find_all(exp.Window)) if isinstance(tree, exp.Expression) else []
+    """Return the calls over windows in an expression, but not those in its subqueries."""
+    if not isinstance(tree, exp.Expression):
+        return []
+    return [one for one in tree.walk(prune=lambda one: isinstance(one, exp.Query)) if isinstance(one, exp.Window)]
 
 
 def with_named_windows(tree: exp.Select, text: SqlText) -> exp.Select:
@@ -185,6 +187,9 @@ class OverBinder:
             message = f"{name} over a window is not supported"
             raise SqlError(message, hint="GROUP BY gathers values, and a join puts them beside the rows")
         is_distinct = bool(given) and isinstance(given[0], exp.Distinct)
+        if is_distinct and name in _BY_ORDER:
+            message = f"{name} takes no DISTINCT"
+            raise SqlError(message)
         if is_distinct:
             given = list(given[0].expressions)
         arguments = [self._binder.bind(one) for one in given if not isinstance(one, exp.Star)]
@@ -250,10 +255,8 @@ class OverBinder:
         """What is computed, with its types, and what is made of it."""
         name, arguments = call.name, call.arguments
         columns = [Typed(col(column), one.kind, one.constant) for column, one in zip(names, arguments, strict=True)]
-        if name in _PLACES:
-            return [(_PLACES[name](), pa.int64())], lambda value: value
-        if name in _SHARES:
-            return [_share(name, columns)], lambda value: value
+        if name in _PLACES or name in _SHARES:
+            return [_place(name, columns)], lambda value: value
         if name in _NEIGHBOURS:
             if not columns:
                 message = f"{name} needs an argument"
@@ -267,12 +270,12 @@ class OverBinder:
         return [(part, part.output_type(schema)) for part in made.parts], made.result
 
 
-def _share(name: str, arguments: list[Typed]) -> tuple[Any, pa.DataType]:
+def _place(name: str, arguments: list[Typed]) -> tuple[Any, pa.DataType]:
     if len(arguments) != (name == "NTILE"):
         message = f"{name} takes {'one argument' if name == 'NTILE' else 'no arguments'}; got {len(arguments)}"
         raise SqlError(message)
-    spec = _SHARES[name](*(constant(one, "the number of parts") for one in arguments))
-    return spec, pa.int64() if name == "NTILE" else pa.float64()
+    spec = (_PLACES | _SHARES)[name](*(constant(one, "the number of parts") for one in arguments))
+    return spec, pa.float64() if name in ("PERCENT_RANK", "CUME_DIST") else pa.int64()
 
 
 def frame_of(tree: exp.Window, text: SqlText) -> Frame | None:
@@ -325,10 +328,10 @@ class CountWindow(NamedTuple):
     """Windows of so many rows of each key, in the order of their time: frames of the rows that fill a window.
 
     What has been kept of a key are the rows that the next windows have in common with the last one, and those that
-    have come since.
+    have come since; all rows if some are taken back, or an aggregate does not fold.
 
     Attributes:
-        time: What rows go by.
+        time: What rows go by: their time, or the number that it has given them.
         size: How many rows a window has.
         slide: How many rows behind the one before each begins; the first one begins with the first row.
         keys: The other expressions of GROUP BY.

@@ -341,6 +341,9 @@ class _Select:
         if self._tree.args.get("offset") or self._queries.count(self._tree.args.get("limit"), "LIMIT") == 0:
             message = "LIMIT 0 and OFFSET are not supported behind an aggregate without GROUP BY"
             raise SqlError(message)
+        if self._tree.args.get("qualify"):
+            message = "QUALIFY is not supported behind an aggregate without GROUP BY in a subquery"
+            raise self._text.error(message, self._tree.args["qualify"], hint="HAVING is a condition of the group")
         having = self._tree.args.get("having")
         grouped, binder = self._grouped(relation, projections, having, drops=False)
         value = cast_null(binder.bind(projections[0][0]))
