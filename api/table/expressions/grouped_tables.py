@@ -146,10 +146,13 @@ class GroupedTable(Generic[T]):
 
     def select(self, *columns: Given) -> T:
         """Return a row for each group, of its keys and aggregates: ``col("price").max.alias("best")``."""
+        return self._selected(columns)
+
+    def _selected(self, columns: Sequence[Given], having: str = "") -> T:
         rendering = self._table.rendering()
         keys = ", ".join(one.sql(rendering) for one in self._keys)
         grouped = f" GROUP BY {keys}" if keys else ""
-        return self._table.queried(f"SELECT {listed(columns, rendering)} FROM `table`{grouped}", rendering)
+        return self._table.queried(f"SELECT {listed(columns, rendering)} FROM `table`{grouped}{having}", rendering)
 
     def aggregate(self, function: Given) -> AggregatedTable[T]:
         """Aggregate the groups by one function; `AggregatedTable.select` says what becomes of its result.
@@ -163,11 +166,14 @@ class GroupedTable(Generic[T]):
     def flat_aggregate(self, function: Given) -> AggregatedTable[T]:
         """Aggregate the groups by one function that gives rows; `AggregatedTable.select` says what becomes of them.
 
+        It is not asked about no rows: where there are none, or none any more, there is no group.
+
         Args:
             function: ``f(col("a")).alias("b", "c")`` of one made by `udtaf`; ``alias`` names the columns of its rows.
         """
         given = expression_of(function)
-        return AggregatedTable(unnested(self.select(*self._keys, given), given.names))
+        having = "" if self._keys else " HAVING COUNT(*) > 0"
+        return AggregatedTable(unnested(self._selected([*self._keys, given], having), given.names))
 
 
 class AggregatedTable(Generic[T]):

@@ -202,6 +202,20 @@ def test_rows_are_tuples_dicts_and_values():
                 rows.flat_aggregate(udtaf(Given(given), result_type=kind)(col("b"))).select("*").to_arrow()
 
 
+def test_of_no_rows_there_is_no_group():
+    class Number(Retracting):
+        def emit_value(self, accumulator):
+            return [(len(accumulator),)]
+
+    number = udtaf(Number(), result_type="BIGINT")
+    for env in environments(drawn(6)):
+        with env:
+            gone = env.sql_query("SELECT n FROM (SELECT a, COUNT(*) AS n FROM l GROUP BY a) AS t WHERE n < 0")
+            left = env.sql_query("SELECT n FROM (SELECT COUNT(*) AS n FROM l) AS t WHERE n = 1")
+            for rows in (gone, left):
+                assert rows.flat_aggregate(number(col("n"))).select("*").to_arrow().num_rows == 0
+
+
 def test_in_sql_they_are_arrays():
     with with_tables(TableEnvironment.create(mode="batch"), drawn(2)) as env:
         env.create_temporary_function("top2", udtaf(Merging(), result_type=ROWS))
