@@ -85,7 +85,6 @@ def test_integers_that_are_large_and_close_keep_their_variance(env):
         ("VAR_POP(s)", "expected a number"),
         ("SUM(i, i)", "takes one argument"),
         ("LAST_VALUE(DISTINCT s)", "is not supported"),
-        ("JSON_ARRAYAGG(i)", "not supported: not yet"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused(call, error):
