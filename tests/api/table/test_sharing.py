@@ -32,6 +32,7 @@ def environment(mode, **options):
 @pytest.mark.parametrize("block", [campaign(0), campaign(1), 2, campaign(3)])
 @pytest.mark.parametrize("mode", ["streaming", "batch"])
 def test_a_query_that_is_read_twice_gives_its_rows_twice(mode, block):
+    num_noted = Counter()
     for number in range(4):
         seed = f"shared {block} {number}"
         query = QueryGenerator(seed).query()
@@ -44,8 +45,10 @@ def test_a_query_that_is_read_twice_gives_its_rows_twice(mode, block):
                 in_small_batches(env, tables, 3) if mode == "streaming" else with_tables(env, tables)
                 if leaves_out:
                     env.execute_sql(LEAVE_OUT)
-                assert (NOTE in env.explain_sql(twice)) is not leaves_out
+                num_noted[leaves_out] += env.explain_sql(twice).count(NOTE)
                 assert multiset(env.execute_sql(twice).to_arrow()) == expected, twice
+    # Not of each query: correlated subqueries give the columns that they add other names each time.
+    assert num_noted[False] > num_noted[True] == 0
 
 
 @pytest.mark.parametrize("mode", ["streaming", "batch"])
