@@ -293,6 +293,8 @@ def _is_ascii(value: Value) -> bool:
     if letters is None or not len(value):
         return True
     first, last = np.frombuffer(offsets, np.int32)[[value.offset, value.offset + len(value)]]
+    if first and not value.offset:  # there Arrow's ascii_lower and ascii_upper give texts behind the end of their bytes
+        return False
     return bool((np.frombuffer(letters, np.uint8)[first:last] < 128).all())
 
 
